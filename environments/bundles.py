@@ -1,0 +1,257 @@
+"""Verifiers and harnesses as bundles: a source tree run as one long-lived process, JSON lines in and out.
+
+A bundle is a folder with bundle.json {name, version, protocol, kind, entry} and Python files. It runs as
+`python -I -S main.py` from the stored tree, imports nothing of ours, and asks us for executions: it never opens a
+sandbox. One request is one line {"op", "id", ...}; the reply echoes the id, or carries {"error": ...}.
+
+Not covered: isolation of the bundle itself (it is our code or a reviewed one, never an attempt's), and other languages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from schemas.base import digest_of
+from schemas.errors import InfrastructureError, InputError, IntegrityError
+
+PROTOCOL = 1
+MAX_REPLY_BYTES = 64 << 20
+_CHUNK = 1 << 16
+_ROOT = Path(__file__).resolve().parent.parent
+_SHELVES = (_ROOT / "environments" / "harnesses", _ROOT / "evals" / "verifiers")
+
+
+def tree_digest(folder: Path) -> str:
+    """SHA-256 over the sorted relative paths and the SHA-256 of each content. Byte code caches do not count, and are
+    never read by a bundle. Raises InputError for a link or anything that is not a regular file."""
+    manifest: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if "__pycache__" in path.relative_to(folder).parts:
+            continue
+        if path.is_symlink() or not (path.is_dir() or path.is_file()):
+            raise InputError(f"bundle {folder}: {path.relative_to(folder)} is not a regular file; replace it by its content")
+        if path.is_file():
+            manifest[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digest_of(manifest)
+
+
+def builtin(name: str) -> Path:
+    """Folder of a bundle that ships: fenced, tools (harnesses); cases, pytest_files (verifiers)."""
+    for shelf in _SHELVES:
+        if name.isidentifier() and (shelf / name / "bundle.json").is_file():
+            return shelf / name
+    known = sorted(path.parent.name for shelf in _SHELVES for path in shelf.glob("*/bundle.json"))
+    raise InputError(f"bundle {name}: not one that ships; known: {', '.join(known)}")
+
+
+def find(ref: str, folders: Iterable[Path] = ()) -> Path:
+    """Folder of a REF: a path, a name that ships, name@version, or a digest (or its first 8 or more hex digits).
+
+    `folders` are stored bundle trees to look through besides those that ship. Raises InputError when none matches.
+    """
+    if (Path(ref) / "bundle.json").is_file():
+        return Path(ref)
+    shipped = [path.parent for shelf in _SHELVES for path in sorted(shelf.glob("*/bundle.json"))]
+    for folder in (*folders, *shipped):
+        about = _read_manifest(folder)
+        if ref in (f"{about['name']}@{about['version']}", about["name"]):
+            return folder
+        if len(ref) >= 8 and tree_digest(folder).startswith(ref):
+            return folder
+    raise InputError(f"bundle {ref}: no such path, name@version or digest; `postloop check` lists those that ship")
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"bundle {folder}: bundle.json cannot be read: {error}") from error
+    wanted = {"name", "version", "protocol", "kind", "entry"}
+    if not isinstance(about, dict) or not wanted <= about.keys():
+        raise InputError(f"bundle {folder}: bundle.json lacks one of {', '.join(sorted(wanted))}")
+    if about["protocol"] != PROTOCOL:
+        raise InputError(f"bundle {about['name']}: speaks protocol {about['protocol']}, this program {PROTOCOL}")
+    return about
+
+
+class Bundle:
+    """One bundle and its process, started at the first question. Safe to share between threads; requests queue up.
+
+    A process that dies, hangs for `timeout_s` or answers garbage raises InfrastructureError; the next question starts a
+    fresh process, without the sessions of the old one.
+    """
+
+    def __init__(self, folder: Path, timeout_s: float = 120.0) -> None:
+        about = _read_manifest(folder)
+        self.folder = folder.resolve()
+        self.digest: str = tree_digest(folder)
+        self.name: str = str(about["name"])
+        self.version: str = str(about["version"])
+        self.kind: str = str(about["kind"])
+        self._entry = str(about["entry"])
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._errors: IO[bytes] | None = None
+        self._buffer = bytearray()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """One request, one reply with the same id. Raises InfrastructureError."""
+        return self.ask_many([request])[0]
+
+    def ask_many(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Replies in the order of the requests. Raises InfrastructureError if any of them has no good reply."""
+        if not requests:
+            return []
+        lines = [_encode(request) for request in requests]
+        with self._lock:
+            try:
+                self._start()
+                pairs = zip(requests, self._exchange(lines), strict=True)
+                replies = [self._checked(request, line) for request, line in pairs]
+            except BaseException:
+                self._stop()
+                raise
+            for request, reply in zip(requests, replies, strict=True):
+                if "error" in reply:  # the bundle is well, only this request is not: its other sessions go on
+                    raise self._failure(f"could not answer {request.get('op')!r}: {str(reply['error'])[:200]}")
+        return replies
+
+    def close(self) -> None:
+        """End the process; sessions are lost. A later question starts a new one."""
+        with self._lock:
+            self._stop()
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        present = tree_digest(self.folder)
+        if present != self.digest:
+            raise IntegrityError(f"bundle {self.name}: its tree changed: was {self.digest[:12]}, now {present[:12]}; restore it")
+        # -X pycache_prefix: a byte code cache in the tree is no part of the digest, so it must never be read.
+        argv = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-X", "pycache_prefix=/nonexistent", str(self.folder / self._entry)]
+        self._errors = tempfile.TemporaryFile()
+        self._buffer.clear()
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=self.folder,
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"},
+        )
+        for pipe in (self._process.stdin, self._process.stdout):
+            os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
+        hello = {"op": "hello", "id": "hello", "protocol": PROTOCOL}
+        reply = self._checked(hello, self._exchange([_encode(hello)])[0])
+        if reply.get("protocol") != PROTOCOL or reply.get("name") != self.name:
+            raise self._failure(f"greeted with {str(reply)[:120]}, expected protocol {PROTOCOL}")
+
+    def _exchange(self, lines: list[bytes]) -> list[bytes]:
+        """Write all lines and read as many, both in chunks, so that neither side waits for the other's full pipe."""
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        unsent = memoryview(b"".join(lines))
+        replies: list[bytes] = []
+        deadline = time.monotonic() + self._timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+            while len(replies) < len(lines):
+                ready = selector.select(timeout=max(0.0, deadline - time.monotonic()))
+                if not ready:
+                    raise self._failure(f"no answer within {self._timeout_s:g} s")
+                for key, _ in ready:
+                    if key.fileobj is process.stdout:
+                        replies += self._read_lines(process.stdout.fileno())
+                        deadline = time.monotonic() + self._timeout_s
+                        continue
+                    unsent = unsent[self._write(process.stdin.fileno(), unsent[:_CHUNK]) :]
+                    if not unsent:
+                        selector.unregister(process.stdin)
+        if len(replies) != len(lines) or self._buffer:
+            raise self._failure(f"answered {len(replies)} lines to {len(lines)} requests")
+        return replies
+
+    def _write(self, descriptor: int, data: memoryview) -> int:
+        try:
+            return os.write(descriptor, data)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            raise self._failure("closed its input") from None
+
+    def _read_lines(self, descriptor: int) -> list[bytes]:
+        chunk = os.read(descriptor, _CHUNK)
+        if not chunk:
+            raise self._failure("ended before its answer")
+        self._buffer += chunk
+        if len(self._buffer) > MAX_REPLY_BYTES:
+            raise self._failure(f"answered more than {MAX_REPLY_BYTES >> 20} MiB in a line")
+        if b"\n" not in chunk:
+            return []
+        *whole, rest = bytes(self._buffer).split(b"\n")
+        self._buffer = bytearray(rest)
+        return whole
+
+    def _checked(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+        try:
+            reply = json.loads(line)
+        except (ValueError, RecursionError):
+            raise self._failure(f"answered garbage: {line[:80]!r}") from None
+        if not isinstance(reply, dict) or reply.get("id") != request["id"]:
+            raise self._failure(f"answered {line[:80]!r} to request {request['id']!r}")
+        return _without_surrogates(reply) if b"\\ud" in line.lower() else reply
+
+    def _failure(self, what: str) -> InfrastructureError:
+        note = ""
+        if self._errors is not None:
+            self._errors.seek(0, os.SEEK_END)
+            self._errors.seek(max(0, self._errors.tell() - 2000))
+            last = self._errors.read().decode("utf-8", "replace").strip().splitlines()
+            note = f" (stderr: {last[-1][:200]})" if last else ""
+        return InfrastructureError(f"bundle {self.name}@{self.version}: {what}{note}; the request may be tried again")
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None
+
+
+def _encode(request: dict[str, Any]) -> bytes:
+    return json.dumps(request, allow_nan=False).encode() + b"\n"
+
+
+def _without_surrogates(value: Any) -> Any:
+    """Half a UTF-16 pair has no UTF-8 form, so no digest: it becomes U+FFFD. Models do write such escapes."""
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_surrogates(item) for item in value]
+    return value

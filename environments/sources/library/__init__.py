@@ -1,0 +1,55 @@
+"""The project's own small pure functions: what repair tasks are made from.
+
+Each module holds plain functions and a table `CASES = {name: (what it must do, [arguments, ...])}`. Arguments and
+results are plain JSON values. Expected values are never written down: the function itself gives them. The source of a
+function is what `ast.unparse` makes of it, so that a mutant differs from it in the broken place alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from schemas.base import Json
+
+
+@dataclass(frozen=True)
+class Function:
+    """One library function. `must` completes the sentence "NAME must ..."; `arguments` holds at least 8 rows."""
+
+    name: str
+    module: str
+    source: str
+    must: str
+    arguments: tuple[list[Json], ...]
+    call: Callable[..., object]
+
+
+@cache
+def functions() -> dict[str, Function]:
+    """Every function by name, in order of module and name. ValueError if one has no cases, or a name occurs twice."""
+    found: dict[str, Function] = {}
+    for name in sorted(m.name for m in pkgutil.iter_modules(__path__)):
+        for function in _of_module(name):
+            if function.name in found:
+                raise ValueError(f"{function.name}: defined in {found[function.name].module} and in {name}; rename one")
+            found[function.name] = function
+    return found
+
+
+def _of_module(name: str) -> list[Function]:
+    module = importlib.import_module(f"{__name__}.{name}")
+    tree = ast.parse((Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8"))
+    sources = {node.name: ast.unparse(node) + "\n" for node in tree.body if isinstance(node, ast.FunctionDef)}
+    cases: dict[str, tuple[str, list[list[Json]]]] = module.CASES
+    if cases.keys() != sources.keys():
+        raise ValueError(f"{name}: functions and CASES differ in {sorted(cases.keys() ^ sources.keys())}; name both alike")
+    return [
+        Function(entry, name, source, cases[entry][0], tuple(cases[entry][1]), getattr(module, entry))
+        for entry, source in sorted(sources.items())
+    ]

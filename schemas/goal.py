@@ -1,0 +1,137 @@
+"""goal.yaml: the one file a person writes, and the record of the goal stage.
+
+Only what decides a result is here, except `runtime`, which says where and how fast things run and enters no key.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from schemas.backflow import BackflowSpec
+from schemas.base import SCHEMA_VERSION, Digest, Frozen, Name
+from schemas.bucket import Material, Rule
+from schemas.data import DataSpec
+from schemas.evaluation import EvaluationSpec
+from schemas.execution import Environment, Limits
+from schemas.model import Checkpoint, ModelSource
+from schemas.record import Record
+from schemas.rewards import RewardRules
+from schemas.rl import RlSpec
+from schemas.sft import SftSpec
+from schemas.trajectory import Sampling
+
+
+class Capability(Frozen):
+    name: Name
+    skill: str
+    description: str
+
+
+class Criterion(Frozen):
+    """Success, as a number that a suite measures. The lower (or upper) bound of the interval decides."""
+
+    name: Name
+    suite: str
+    metric: str = Field(description="a metric of the suite, e.g. pass@1")
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> Criterion:
+        if (self.at_least is None) == (self.at_most is None):
+            raise ValueError("give exactly one of at_least, at_most")
+        return self
+
+
+class Safety(Frozen):
+    """The boundary. What is outside is a forbidden action, counted and penalised."""
+
+    tools: list[str] = Field(default_factory=list, description="tool names allowed; empty allows all of the harness")
+    network: Literal["none"] = "none"
+    paths: list[str] = Field(default_factory=lambda: ["solution.py", "answer.txt"], description="paths an outcome may touch")
+
+
+class Budgets(Frozen):
+    """Per attempt. Entering the pins: a longer budget is another experiment."""
+
+    max_turns: int = Field(default=2, ge=1)
+    max_tool_calls: int = Field(default=4, ge=0)
+    max_context_tokens: int = Field(default=1024, ge=64)
+    max_diff_lines: int = Field(default=40, ge=1)
+
+
+class EnvironmentSpec(Frozen):
+    engine: Literal["bubblewrap", "docker"] = "bubblewrap"
+    name: Name = "python-pytest"
+    packages: list[str] = Field(default_factory=lambda: ["pytest"], description="distributions of the image, with what they need")
+    variables: dict[str, str] = Field(default_factory=lambda: {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"})
+    limits: Limits = Limits()
+
+
+class RuntimeSpec(Frozen):
+    """Where and how fast; never what. In no key and no digest."""
+
+    workers: int = Field(default=2, ge=1, description="sandboxes at once")
+    rollout_batch: int = Field(default=64, ge=1, description="trajectories decoded together")
+    sandbox_retries: int = Field(default=2, ge=0)
+    stage_retries: int = Field(default=1, ge=0, description="Prefect retries of a stage, infrastructure errors only")
+    device: str = "cpu"
+    tracking_uri: str | None = Field(default=None, description="MLflow; None: SQLite in the workspace")
+    vllm_url: str | None = Field(default=None, description="OpenAI-compatible server for the vllm sampler")
+
+
+class GoalSpec(Frozen):
+    schema_version: Literal[1] = 1
+    name: Name
+    seed: int = Field(default=0, ge=0)
+    capabilities: list[Capability] = Field(min_length=1)
+    criteria: list[Criterion] = Field(min_length=1)
+    safety: Safety = Safety()
+    budgets: Budgets = Budgets()
+    model: ModelSource
+    start: Literal["base", "champion"] = Field(default="base", description="where each round's training starts")
+    sampling: Sampling = Sampling()
+    environment: EnvironmentSpec = EnvironmentSpec()
+    harness: str = Field(default="fenced", description="bundle: a digest, name@version, or a path")
+    verifier: str = "cases"
+    audit_verifier: str | None = "pytest_files"
+    rewards: RewardRules = Field(default_factory=RewardRules)
+    data: DataSpec
+    sft: SftSpec = SftSpec()
+    rl: RlSpec = RlSpec()
+    evaluation: EvaluationSpec
+    backflow: BackflowSpec = BackflowSpec()
+    routes: list[Rule] | None = Field(default=None, description="attribution rules; None: the default file")
+    runtime: RuntimeSpec = RuntimeSpec()
+
+    @model_validator(mode="after")
+    def _measurable(self) -> GoalSpec:
+        suites = {suite.name for suite in self.evaluation.suites}
+        for criterion in self.criteria:
+            if criterion.suite not in suites:
+                raise ValueError(
+                    f"criterion {criterion.name} is measured by no suite: {criterion.suite!r}; add it to evaluation.suites"
+                )
+        return self
+
+
+class Bundles(Frozen):
+    harness: Digest
+    verifier: Digest
+    audit_verifier: Digest | None
+
+
+class GoalRecord(Record):
+    stage: Literal["goal"] = "goal"
+    goal_version: int = Field(ge=1, description="grows when the spec changed or backflow was merged")
+    spec: GoalSpec
+    environment: Environment
+    bundles: Bundles
+    base: Checkpoint
+    material: list[Material] = Field(default_factory=list, description="approved backflow of the last round, merged")
+    weights: dict[str, float] = Field(default_factory=dict, description="family -> sampling weight")
+    goal_met: bool | None = Field(default=None, description="by the last round's evaluation; None in round 1")
+    canary: dict[str, bool] = Field(default_factory=dict, description="environment -> gold, no-op and repeat as they should be")
+    schema_of: int = SCHEMA_VERSION
