@@ -10,6 +10,7 @@ Not covered: isolation of the bundle itself (it is our code or a reviewed one, n
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import selectors
@@ -40,7 +41,8 @@ def tree_digest(folder: Path) -> str:
         if "__pycache__" in path.relative_to(folder).parts:
             continue
         if path.is_symlink() or not (path.is_dir() or path.is_file()):
-            raise InputError(f"bundle {folder}: {path.relative_to(folder)} is not a regular file; replace it by its content")
+            name = path.relative_to(folder)
+            raise InputError(f"bundle {folder}: {name} is not a regular file; replace it by its content")
         if path.is_file():
             manifest[path.relative_to(folder).as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
     return digest_of(manifest)
@@ -102,6 +104,7 @@ class Bundle:
         self._entry = str(about["entry"])
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._count = itertools.count()
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
         self._buffer = bytearray()
@@ -128,6 +131,10 @@ class Bundle:
                     raise self._failure(f"could not answer {request.get('op')!r}: {str(reply['error'])[:200]}")
         return replies
 
+    def fresh_id(self) -> str:
+        """An id for a request that this object has not given before. It names a conversation and enters no result."""
+        return f"r{next(self._count)}"
+
     def close(self) -> None:
         """End the process; sessions are lost. A later question starts a new one."""
         with self._lock:
@@ -144,13 +151,14 @@ class Bundle:
             return
         present = tree_digest(self.folder)
         if present != self.digest:
-            raise IntegrityError(f"bundle {self.name}: its tree changed: was {self.digest[:12]}, now {present[:12]}; restore it")
+            was, now = self.digest[:12], present[:12]
+            raise IntegrityError(f"bundle {self.name}: its tree changed: was {was}, now {now}; restore {self.folder}")
         # -X pycache_prefix: a byte code cache in the tree is no part of the digest, so it must never be read.
-        argv = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-X", "pycache_prefix=/nonexistent", str(self.folder / self._entry)]
-        self._errors = tempfile.TemporaryFile()
+        argv = [sys.executable, "-I", "-S", "-B", "-X", "utf8", "-X", "pycache_prefix=/nonexistent"]
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed by _stop
         self._buffer.clear()
         self._process = subprocess.Popen(
-            argv,
+            [*argv, str(self.folder / self._entry)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -167,7 +175,9 @@ class Bundle:
     def _exchange(self, lines: list[bytes]) -> list[bytes]:
         """Write all lines and read as many, both in chunks, so that neither side waits for the other's full pipe."""
         process = self._process
-        assert process is not None and process.stdin is not None and process.stdout is not None
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         unsent = memoryview(b"".join(lines))
         replies: list[bytes] = []
         deadline = time.monotonic() + self._timeout_s

@@ -74,7 +74,6 @@ class RuntimeSpec(Frozen):
     """Where and how fast; never what. In no key and no digest."""
 
     workers: int = Field(default=2, ge=1, description="sandboxes at once")
-    rollout_batch: int = Field(default=64, ge=1, description="trajectories decoded together")
     sandbox_retries: int = Field(default=2, ge=0)
     stage_retries: int = Field(default=1, ge=0, description="Prefect retries of a stage, infrastructure errors only")
     device: str = "cpu"

@@ -19,7 +19,7 @@ class RewardRules(Frozen):
     partial: float = Field(
         default=0.2,
         ge=0,
-        description="failed without a violation: times the share of f2p checks passed, so that the untouched start earns 0",
+        description="failed without a violation: times the share of f2p checks passed, so the untouched start earns 0",
     )
     violation: float = Field(default=-0.5, le=0, description="the verifier was evaded; the worst class counts, once")
     violation_of: dict[str, float] = Field(
@@ -39,7 +39,7 @@ class RewardRules(Frozen):
         if not self.low < self.high:
             raise ValueError(f"low {self.low} is not below high {self.high}")
         if self.partial > self.outcome / 2:
-            raise ValueError(f"partial {self.partial} is more than half of outcome {self.outcome}: trying would pay like success")
+            raise ValueError(f"partial {self.partial} is above half of outcome {self.outcome}: trying would pay well")
         if self.outcome > self.high:
             raise ValueError(f"outcome {self.outcome} is above high {self.high}")
         dear = [kind for kind, price in self.violation_of.items() if price > 0]

@@ -32,6 +32,9 @@ class Sampling(Frozen):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=96, ge=1, description="new tokens a turn")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    batch: int = Field(
+        default=128, ge=1, description="trajectories decoded together: another composition changes the last bits of the logits"
+    )
 
 
 class BatchPlace(Frozen):

@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from schemas.errors import InputError, PinMismatch
+from schemas.goal import GoalSpec, RuntimeSpec
+from schemas.record import StageName
+from stages.workspace import Workspace
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -49,3 +55,38 @@ class Telemetry:
 
 def chunks(items: Sequence[A], size: int) -> list[Sequence[A]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+@dataclass
+class Context:
+    """One round of one workspace. `runtime` says where and how fast, and enters nothing."""
+
+    workspace: Workspace
+    round: int
+    spec: GoalSpec
+    cache: Path
+    fan_out: FanOut = in_order
+    progress: Progress = silent
+    telemetry: Telemetry = field(default_factory=Telemetry)
+
+    @property
+    def runtime(self) -> RuntimeSpec:
+        return self.spec.runtime
+
+    def record(self, stage: StageName, round: int | None = None) -> Any:
+        """The record of a stage of this round (or another). Raises InputError when it is not there yet."""
+        number = self.round if round is None else round
+        record = self.workspace.read(number, stage)
+        if record is None:
+            raise InputError(f"round {number}: {stage} has no record yet; run `postloop run --until {stage}` first")
+        return record
+
+    def earlier(self, stage: StageName) -> list[Any]:
+        """Records of a stage in the rounds before this one, oldest first; rounds without one are left out."""
+        found = [self.workspace.read(number, stage) for number in self.workspace.rounds() if number < self.round]
+        return [record for record in found if record is not None]
+
+    def require_pin(self, pin: str, recorded: str, present: str) -> None:
+        if recorded != present:
+            remedy = "rebuild it as it was, or begin a new round, which pins it as it is now"
+            raise PinMismatch("resume", pin, recorded[:12], present[:12], remedy)

@@ -2,8 +2,8 @@
 
 An operator is a class of mistake. `mutants` lists all that can be made of one function, in a fixed order; `outcomes`
 and `killed_by` run them against cases in a child process. The code that runs there is our own with one fault, not
-hostile: the child has limits on CPU, memory and wall time, and a budget of executed lines that ends endless loops at the
-same point on every machine. It is no sandbox for code that a model wrote.
+hostile: the child has limits on CPU, memory and wall time, and a budget of executed lines that ends endless loops at
+the same point on every machine. It is no sandbox for code that a model wrote.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from schemas.base import Json
 from schemas.errors import SandboxError
 from schemas.task import Case
 
@@ -52,10 +51,12 @@ _CALLS = {
     "min": "max", "max": "min", "any": "all", "all": "any", "sum": "max", "lower": "upper", "upper": "lower",
     "lstrip": "rstrip", "rstrip": "lstrip", "strip": "lstrip", "startswith": "endswith", "endswith": "startswith",
     "ljust": "rjust", "rjust": "ljust", "find": "rfind", "rfind": "find", "isdigit": "isalpha", "isalpha": "isdigit",
-    "isupper": "islower", "islower": "isupper", "keys": "values", "values": "keys", "title": "upper", "capitalize": "upper",
-    "split": "rsplit", "extend": "append",
+    "isupper": "islower", "islower": "isupper", "keys": "values", "values": "keys", "title": "upper",
+    "capitalize": "upper", "split": "rsplit", "extend": "append",
 }  # fmt: skip
-_UNWRAP = frozenset({"abs", "sorted", "set", "reversed", "list", "str", "int", "round", "strip", "lower", "upper", "zfill"})
+_UNWRAP = frozenset(
+    {"abs", "sorted", "set", "reversed", "list", "str", "int", "round", "strip", "lower", "upper", "zfill"}
+)
 _STRINGS = {"": " ", " ": "", ",": ";", "-": "_", "_": "-", ":": "-", ".": ",", "=": ":", "0": "1", "*": "#", "/": "-"}
 
 
@@ -91,8 +92,7 @@ def mutants(source: str, entry: str) -> list[Mutant]:
     original = ast.unparse(tree) + "\n"
     seen = {original}
     found: list[tuple[int, int, str, str]] = []
-    for line, column, operator, changed in _changed_trees(tree):
-        text = ast.unparse(ast.fix_missing_locations(changed)) + "\n"
+    for line, column, operator, text in _changed(tree):
         if text not in seen:
             seen.add(text)
             found.append((line, column, operator, text))
@@ -135,10 +135,14 @@ def _run_child(jobs: Sequence[tuple[Mutant, Sequence[Case]]]) -> list[str]:
         result = subprocess.run(argv, input=request, capture_output=True, text=True, timeout=WALL_S, check=False)
         stdout, stderr = result.stdout, result.stderr
     except subprocess.TimeoutExpired as error:
-        stdout, stderr = (part.decode() if isinstance(part, bytes) else part or "" for part in (error.stdout, error.stderr))
+        stdout, stderr = (
+            part.decode() if isinstance(part, bytes) else part or "" for part in (error.stdout, error.stderr)
+        )
     lines = stdout.splitlines(keepends=True)
     if not lines or lines[0] != "ready\n":
-        raise SandboxError(f"mutants: the child process did not start: {stderr.strip()[-200:] or 'no output'}; run it again")
+        raise SandboxError(
+            f"mutants: the child process did not start: {stderr.strip()[-200:] or 'no output'}; run it again"
+        )
     return [line for line in lines[1:] if line.endswith("\n")]
 
 
@@ -152,31 +156,36 @@ def _outcome(kinds: list[str]) -> Outcome:
 # ---- where a tree can be changed
 
 
-def _changed_trees(tree: ast.Module) -> Iterator[tuple[int, int, str, ast.Module]]:
-    """(line, column, operator, a copy of the tree with one change), in any order."""
+def _changed(tree: ast.Module) -> Iterator[tuple[int, int, str, str]]:
+    """(line, column, operator, the source with one change), in any order."""
     names = _local_names(tree)
-    for index, parent in enumerate(ast.walk(tree)):
+    for parent in ast.walk(tree):
+        if isinstance(parent, ast.comprehension) and parent.ifs:
+            test = parent.ifs[0]
+            yield test.lineno, test.col_offset, "missing", _printed(tree, parent, "ifs", parent.ifs[1:])
         for field, value in ast.iter_fields(parent):
             if isinstance(value, ast.expr):
                 for operator, new in _expressions(value, parent, field, names):
-                    yield value.lineno, value.col_offset, operator, _with(tree, index, field, new)
+                    yield value.lineno, value.col_offset, operator, _printed(tree, parent, field, new)
             elif isinstance(value, list):
                 for i, item in enumerate(value):
                     if isinstance(item, ast.expr):
                         for operator, new in _expressions(item, parent, field, names):
-                            block = [*value[:i], new, *value[i + 1 :]]
-                            yield item.lineno, item.col_offset, operator, _with(tree, index, field, block)
+                            items = [*value[:i], new, *value[i + 1 :]]
+                            yield item.lineno, item.col_offset, operator, _printed(tree, parent, field, items)
                 if value and isinstance(value[0], ast.stmt) and not isinstance(parent, ast.Module):
                     for line, operator, block in _blocks(value):
-                        yield line, -1, operator, _with(tree, index, field, block)
+                        yield line, -1, operator, _printed(tree, parent, field, block)
 
 
-def _with(tree: ast.Module, index: int, field: str, value: object) -> ast.Module:
-    changed = copy.deepcopy(tree)
-    for i, node in enumerate(ast.walk(changed)):
-        if i == index:
-            setattr(node, field, copy.deepcopy(value))
-    return changed
+def _printed(tree: ast.Module, parent: ast.AST, field: str, value: object) -> str:
+    """The tree as source with another value in one field; the tree itself is left as it was."""
+    original = getattr(parent, field)
+    setattr(parent, field, value)
+    try:
+        return ast.unparse(tree) + "\n"
+    finally:
+        setattr(parent, field, original)
 
 
 def _local_names(tree: ast.Module) -> list[str]:
@@ -208,9 +217,9 @@ def _expressions(node: ast.expr, parent: ast.AST, field: str, names: list[str]) 
             rest = node.values[:i] + node.values[i + 1 :]
             yield "logic", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not | ast.USub):
-        negative_index = field == "slice" and isinstance(node.operand, ast.Constant)
-        if negative_index:
-            yield from _negative_index(node)
+        number = node.operand.value if isinstance(node.operand, ast.Constant) else None
+        if isinstance(number, int):
+            yield from _negative(number, "index" if field == "slice" else "boundary")
         else:
             operator = "logic" if isinstance(node.op, ast.Not) else "return" if field == "value" else "arith"
             yield operator, node.operand
@@ -256,14 +265,16 @@ def _constant(node: ast.Constant, parent: ast.AST, field: str) -> Iterator[tuple
     value = node.value
     if isinstance(value, bool):
         yield "literal", ast.Constant(not value)
-    elif isinstance(value, int):
+    elif isinstance(value, int) and not (isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.USub)):
         index = field == "slice"
         changes = [value + 1, value - 1] if value > 0 else [1]
         if index and value == 0:
             changes.append(-1)
         for new in changes:
             vanishes = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.Add | ast.Sub) and new == 0
-            divides = isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.FloorDiv | ast.Mod | ast.Div) and new == 0
+            divides = (
+                isinstance(parent, ast.BinOp) and isinstance(parent.op, ast.FloorDiv | ast.Mod | ast.Div) and new == 0
+            )
             if not vanishes and not divides:
                 yield "index" if index else "boundary", _number(new)
     elif isinstance(value, str) and field != "slice":
@@ -278,18 +289,17 @@ def _number(value: int) -> ast.expr:
     return ast.Constant(value) if value >= 0 else ast.UnaryOp(ast.USub(), ast.Constant(-value))
 
 
-def _negative_index(node: ast.UnaryOp) -> Iterator[tuple[str, ast.expr]]:
-    assert isinstance(node.operand, ast.Constant)
-    value = node.operand.value
-    assert isinstance(value, int)
-    yield "index", _number(0)
-    yield "index", _number(-value - 1)
-    if value > 1:
-        yield "index", _number(-value + 1)
+def _negative(size: int, operator: str) -> Iterator[tuple[str, ast.expr]]:
+    """Neighbours of the constant -size; as an index also its mirror image 0 or size - 1."""
+    yield operator, _number(-size - 1)
+    if size > 1 or operator == "index":
+        yield operator, _number(1 - size)
+    if operator == "index" and size > 1:
+        yield operator, _number(size - 1)
 
 
 def _call(node: ast.Call, parent: ast.AST, field: str) -> Iterator[tuple[str, ast.expr]]:
-    name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr if isinstance(node.func, ast.Attribute) else ""
+    name = getattr(node.func, "id", "") or getattr(node.func, "attr", "")
     if name in _CALLS:
         yield "call", ast.Call(_renamed(node.func, _CALLS[name]), node.args, node.keywords)
     if name == "append":
@@ -320,9 +330,8 @@ def _renamed(func: ast.expr, name: str) -> ast.expr:
 def _returned(node: ast.expr, names: list[str]) -> Iterator[tuple[str, ast.expr]]:
     """A wrong name, or only a part of what should come back."""
     if isinstance(node, ast.Name):
-        for name in names:
-            if name != node.id:
-                yield "return", ast.Name(name, ast.Load())
+        for name in [name for name in names if name != node.id][:2]:
+            yield "return", ast.Name(name, ast.Load())
     elif isinstance(node, ast.BinOp):
         yield "return", node.left
         yield "return", node.right
@@ -356,8 +365,14 @@ def _blocks(block: list[ast.stmt]) -> Iterator[tuple[int, str, list[ast.stmt]]]:
             yield rest[0].lineno, "return", [*block[:i], early, *rest]
         if isinstance(statement, ast.Break):
             yield statement.lineno, "literal", [*block[:i], ast.Continue(), *rest]
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Tuple) and len(statement.value.elts) == 2:
-            swapped = ast.Assign(statement.targets, ast.Tuple(statement.value.elts[::-1], ast.Load()), lineno=statement.lineno)
+        if (
+            isinstance(statement, ast.Assign)
+            and isinstance(statement.value, ast.Tuple)
+            and len(statement.value.elts) == 2
+        ):
+            swapped = ast.Assign(
+                statement.targets, ast.Tuple(statement.value.elts[::-1], ast.Load()), lineno=statement.lineno
+            )
             yield statement.lineno, "swap", [*block[:i], swapped, *rest]
 
 

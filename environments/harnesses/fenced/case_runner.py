@@ -1,4 +1,4 @@
-"""Runs inside the sandbox as `python -I -S /tests/run.py`: calls a function on cases and reports values, never verdicts.
+"""Runs inside the sandbox as `python -I -S /tests/run.py`: calls a function on cases, reports values, never verdicts.
 
 stdin: {"nonce", "path", "entry", "cases": [[argument, ...], ...]}. Result lines: nonce, space, JSON: {"i", "value"} |
 {"i", "raised"} | {"i", "refused", "own"} | {"broken"} and, last, {"end": count}. A value is tagged by its exact type
@@ -14,6 +14,7 @@ import sys
 
 MAX_DEPTH = 40
 MAX_CHARS = 4000
+MAX_BITS = 10_000  # of an int: below Python's own limit for decimal text
 
 
 class Refused(Exception):
@@ -26,7 +27,7 @@ class Refused(Exception):
 
 
 def tagged(value, depth=0, _type=type, _str=str, _repr=repr, _len=len):
-    """[tag, content]: n None, b bool, i int (decimal), f float (repr), s str, l list, t tuple, d dict as pairs."""
+    """[tag, content]: n None, b bool, i int (hex), f float (repr), s str, l list, t tuple, d dict as pairs."""
     if depth > MAX_DEPTH:
         raise Refused("nested too deep")
     kind = _type(value)
@@ -35,7 +36,7 @@ def tagged(value, depth=0, _type=type, _str=str, _repr=repr, _len=len):
     if kind is bool:
         return ["b", value]
     if kind is int:
-        if value.bit_length() > 4 * MAX_CHARS:
+        if value.bit_length() > MAX_BITS:
             raise Refused("an int that is too large")
         return ["i", hex(value)]
     if kind is float:
@@ -58,7 +59,8 @@ def tagged(value, depth=0, _type=type, _str=str, _repr=repr, _len=len):
 
 
 STANDARD = frozenset(sys.stdlib_module_names) - {"__main__"}
-EXCEPTIONS = {item: name for name, item in vars(builtins).items() if isinstance(item, type) and issubclass(item, BaseException)}
+CLASSES = [item for item in vars(builtins).values() if isinstance(item, type)]
+EXCEPTIONS = {item: item.__name__ for item in CLASSES if issubclass(item, BaseException)}
 
 
 def main():
@@ -74,7 +76,7 @@ def main():
 
     try:
         entry = load(job["path"], job["entry"])
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  whatever the attempt raises is its result
         send({"broken": class_name(error)})
         exit_now(0)
     for index, args in enumerate(job["cases"]):
@@ -101,7 +103,7 @@ def outcome(entry, args):
             raise Refused("a value that is too large")
     except Refused as error:
         return {"refused": error.what, "own": error.own}
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  whatever the attempt raises is its result
         return {"raised": class_name(error)}
     return {"value": value}
 

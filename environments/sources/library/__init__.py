@@ -48,7 +48,9 @@ def _of_module(name: str) -> list[Function]:
     sources = {node.name: ast.unparse(node) + "\n" for node in tree.body if isinstance(node, ast.FunctionDef)}
     cases: dict[str, tuple[str, list[list[Json]]]] = module.CASES
     if cases.keys() != sources.keys():
-        raise ValueError(f"{name}: functions and CASES differ in {sorted(cases.keys() ^ sources.keys())}; name both alike")
+        raise ValueError(
+            f"{name}: functions and CASES differ in {sorted(cases.keys() ^ sources.keys())}; name both alike"
+        )
     return [
         Function(entry, name, source, cases[entry][0], tuple(cases[entry][1]), getattr(module, entry))
         for entry, source in sorted(sources.items())

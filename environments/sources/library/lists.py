@@ -106,32 +106,98 @@ def insert_sorted(values, x):
 
 
 CASES = {
-    "take_until": ("return the values before the first stop", [
-        [[1, 2, 3, 4], 3], [[1, 2], 9], [[], 1], [[5, 1, 5], 5], [[1, 5, 2, 5], 5], [["a", "b"], "b"], [[0, 0, 1], 1], [[7], 7]]),
-    "gaps": ("return the difference of each value to the one before it", [
-        [[1, 4, 9]], [[5]], [[]], [[3, 3]], [[10, 7, 1]], [[0, 1, 0, 1]], [[2, 5]], [[-3, 3, -3]]]),
-    "second_largest": ("return the second largest different value, or None", [
-        [[3, 1, 2]], [[5, 5, 4]], [[7]], [[]], [[2, 2]], [[1, 2]], [[9, 8, 9, 7]], [[-1, -5, -3]], [[4, 1, 3, 2]]]),
-    "chunk": ("return values cut into pieces of size, the last one may be shorter", [
-        [[1, 2, 3, 4], 2], [[1, 2, 3], 2], [[], 3], [[1, 2, 3], 1], [[1], 5], [[1, 2, 3, 4, 5, 6], 3], [["a", "b", "c"], 3], [[0, 1, 2, 3, 4], 4]]),
-    "rotate_right": ("return values with the last step ones moved to the front", [
-        [[1, 2, 3, 4], 1], [[1, 2, 3], 0], [[1, 2, 3], 2], [[], 2], [[1, 2, 3], 4], [[9], 3], [["a", "b"], 1], [[1, 2, 3, 4, 5], 3]]),
-    "index_of_max": ("return the index of the first largest value", [
-        [[1, 3, 2]], [[5, 1, 5]], [[7]], [[1, 2, 3]], [[3, 2, 1]], [[2, 2]], [[-5, -1, -3]], [[0, 4, 9, 9]], [[1, 9, 2, 8]]]),
-    "running_total": ("return the sums of the first one, two, three and more values", [
-        [[1, 2, 3]], [[5]], [[]], [[0, 0]], [[3, -1, 4]], [[-2, -2]], [[10, 20, 30, 40]], [[1, -1, 1]]]),
-    "count_rises": ("return how often a value is larger than the one before it", [
-        [[1, 2, 3]], [[3, 2, 1]], [[1, 1]], [[]], [[4]], [[1, 3, 2, 5]], [[2, 2, 3]], [[5, 1, 2, 2, 9]], [[9, 1, 2]]]),
-    "drop_ends": ("return values without the first n and the last n, or an empty list", [
-        [[1, 2, 3, 4, 5], 1], [[1, 2, 3, 4], 2], [[1, 2, 3], 1], [[1, 2], 1], [[], 0], [[1, 2, 3], 0], [[1, 2, 3], 2], [[5, 6, 7, 8, 9], 2]]),
-    "interleave": ("return the values of left and right in turn, as long as both have one", [
-        [[1, 3], [2, 4]], [[1], [2, 3]], [[1, 2], [9]], [[], [1]], [[], []], [["a"], ["b"]], [[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 0]]]),
-    "dedupe_neighbors": ("return values without those equal to the one right before", [
-        [[1, 1, 2]], [[1, 2, 1]], [[]], [[3, 3, 3]], [[4]], [[1, 2, 2, 3, 3, 1]], [["a", "a"]], [[0, 0, 1, 1, 0]]]),
-    "last_index": ("return the last index at which target stands, or -1", [
-        [[1, 2, 1], 1], [[1, 2, 3], 3], [[1, 2, 3], 9], [[], 1], [[5], 5], [[7, 8, 8, 9], 8], [[4, 1, 2], 4], [[2, 2], 2], [["a", "b", "c"], "a"]]),
-    "split_by": ("return two lists: values below pivot, then values of pivot and above", [
-        [[1, 5, 3], 3], [[1, 2], 5], [[7, 8], 2], [[], 0], [[3, 3], 3], [[4, 1, 9, 2], 4], [[-1, 0, 1], 0], [[6, 5], 6]]),
-    "insert_sorted": ("return the sorted list values with x put at its place", [
-        [[1, 3, 5], 4], [[1, 2], 3], [[2, 3], 1], [[], 5], [[1, 1], 1], [[10, 20, 30], 20], [[1, 4, 6, 9], 5], [[-2, 0], -1]]),
-}
+    "take_until": (
+        "return the values before the first stop",
+        [
+            [[1, 2, 3, 4], 3], [[1, 2], 9], [[], 1], [[5, 1, 5], 5], [[1, 5, 2, 5], 5], [["a", "b"], "b"],
+            [[0, 0, 1], 1], [[7], 7],
+        ],
+    ),
+    "gaps": (
+        "return the difference of each value to the one before it",
+        [
+            [[1, 4, 9]], [[5]], [[]], [[3, 3]], [[10, 7, 1]], [[0, 1, 0, 1]], [[2, 5]], [[-3, 3, -3]],
+        ],
+    ),
+    "second_largest": (
+        "return the second largest different value, or None",
+        [
+            [[3, 1, 2]], [[5, 5, 4]], [[7]], [[]], [[2, 2]], [[1, 2]], [[9, 8, 9, 7]], [[-1, -5, -3]], [[4, 1, 3, 2]],
+        ],
+    ),
+    "chunk": (
+        "return values cut into pieces of size, the last one may be shorter",
+        [
+            [[1, 2, 3, 4], 2], [[1, 2, 3], 2], [[], 3], [[1, 2, 3], 1], [[1], 5], [[1, 2, 3, 4, 5, 6], 3],
+            [["a", "b", "c"], 3], [[0, 1, 2, 3, 4], 4],
+        ],
+    ),
+    "rotate_right": (
+        "return values with the last step ones moved to the front",
+        [
+            [[1, 2, 3, 4], 1], [[1, 2, 3], 0], [[1, 2, 3], 2], [[], 2], [[1, 2, 3], 4], [[9], 3], [["a", "b"], 1],
+            [[1, 2, 3, 4, 5], 3],
+        ],
+    ),
+    "index_of_max": (
+        "return the index of the first largest value",
+        [
+            [[1, 3, 2]], [[5, 1, 5]], [[7]], [[1, 2, 3]], [[3, 2, 1]], [[2, 2]], [[-5, -1, -3]], [[0, 4, 9, 9]],
+            [[1, 9, 2, 8]],
+        ],
+    ),
+    "running_total": (
+        "return the sums of the first one, two, three and more values",
+        [
+            [[1, 2, 3]], [[5]], [[]], [[0, 0]], [[3, -1, 4]], [[-2, -2]], [[10, 20, 30, 40]], [[1, -1, 1]],
+        ],
+    ),
+    "count_rises": (
+        "return how often a value is larger than the one before it",
+        [
+            [[1, 2, 3]], [[3, 2, 1]], [[1, 1]], [[]], [[4]], [[1, 3, 2, 5]], [[2, 2, 3]], [[5, 1, 2, 2, 9]],
+            [[9, 1, 2]],
+        ],
+    ),
+    "drop_ends": (
+        "return values without the first n and the last n, or an empty list",
+        [
+            [[1, 2, 3, 4, 5], 1], [[1, 2, 3, 4], 2], [[1, 2, 3], 1], [[1, 2], 1], [[], 0], [[1, 2, 3], 0],
+            [[1, 2, 3], 2], [[5, 6, 7, 8, 9], 2],
+        ],
+    ),
+    "interleave": (
+        "return the values of left and right in turn, as long as both have one",
+        [
+            [[1, 3], [2, 4]], [[1], [2, 3]], [[1, 2], [9]], [[], [1]], [[], []], [["a"], ["b"]],
+            [[1, 2, 3], [4, 5, 6]], [[7, 8, 9], [0, 0]],
+        ],
+    ),
+    "dedupe_neighbors": (
+        "return values without those equal to the one right before",
+        [
+            [[1, 1, 2]], [[1, 2, 1]], [[]], [[3, 3, 3]], [[4]], [[1, 2, 2, 3, 3, 1]], [["a", "a"]], [[0, 0, 1, 1, 0]],
+        ],
+    ),
+    "last_index": (
+        "return the last index at which target stands, or -1",
+        [
+            [[1, 2, 1], 1], [[1, 2, 3], 3], [[1, 2, 3], 9], [[], 1], [[5], 5], [[7, 8, 8, 9], 8], [[4, 1, 2], 4],
+            [[2, 2], 2], [["a", "b", "c"], "a"],
+        ],
+    ),
+    "split_by": (
+        "return two lists: values below pivot, then values of pivot and above",
+        [
+            [[1, 5, 3], 3], [[1, 2], 5], [[7, 8], 2], [[], 0], [[3, 3], 3], [[4, 1, 9, 2], 4], [[-1, 0, 1], 0],
+            [[6, 5], 6],
+        ],
+    ),
+    "insert_sorted": (
+        "return the sorted list values with x put at its place",
+        [
+            [[1, 3, 5], 4], [[1, 2], 3], [[2, 3], 1], [[], 5], [[1, 1], 1], [[10, 20, 30], 20], [[1, 4, 6, 9], 5],
+            [[-2, 0], -1],
+        ],
+    ),
+}  # fmt: skip

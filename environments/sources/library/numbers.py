@@ -108,32 +108,88 @@ def range_distance(x, low, high):
 
 
 CASES = {
-    "clamp": ("return x, but at least low and at most high", [
-        [5, 1, 9], [0, 1, 9], [12, 1, 9], [1, 1, 9], [9, 1, 9], [-3, -2, 2], [3, -2, 2], [4, 4, 4], [7, 2, 6]]),
-    "sign_of": ("return 1 for a positive x, -1 for a negative x and 0 for zero", [
-        [5], [-5], [0], [1], [-1], [100], [-99], [2], [-2]]),
-    "digit_sum": ("return the sum of the decimal digits of n, without its sign", [
-        [123], [0], [9], [-45], [1000], [99], [10], [-7], [505]]),
-    "reverse_digits": ("return n with its decimal digits in reverse order", [
-        [123], [0], [7], [120], [1002], [99], [10], [4567], [31]]),
-    "count_divisors": ("return how many whole numbers from 1 to n divide n", [
-        [1], [2], [6], [7], [12], [16], [9], [0], [10]]),
-    "root_floor": ("return the largest whole number whose square is at most n", [
-        [0], [1], [3], [4], [8], [9], [24], [25], [26], [2]]),
-    "halving_steps": ("return the steps to get from n to 1: halve an even n, subtract 1 from an odd n", [
-        [1], [2], [3], [8], [7], [10], [0], [15], [16]]),
-    "common_multiple": ("return the smallest multiple of a that b divides", [
-        [4, 6], [3, 5], [6, 3], [3, 6], [7, 7], [1, 9], [8, 12], [10, 4]]),
-    "count_bits": ("return how many ones n has in binary", [
-        [0], [1], [2], [3], [7], [8], [10], [255], [6]]),
-    "round_up_to": ("return the smallest multiple of step that is at least n", [
-        [7, 5], [10, 5], [0, 5], [1, 5], [11, 10], [9, 3], [8, 3], [1, 1], [14, 4]]),
-    "is_triangular": ("return True if n is a sum 1 + 2 + ... + k, also for 0", [
-        [0], [1], [2], [3], [4], [6], [10], [9], [15], [14]]),
-    "wrap_into": ("return n moved into low..high by whole rounds", [
-        [5, 0, 3], [-1, 0, 3], [3, 0, 3], [4, 0, 3], [10, 1, 7], [7, 1, 7], [8, 1, 7], [0, 1, 7], [2, 2, 2]]),
-    "digital_root": ("return the digit that is left when all but the last digit are added to the last until one digit is left", [
-        [0], [9], [10], [38], [99], [123], [18], [19], [55]]),
-    "range_distance": ("return how far x is outside low..high, 0 if inside", [
-        [5, 1, 9], [0, 1, 9], [12, 1, 9], [1, 1, 9], [9, 1, 9], [-4, 2, 3], [10, 2, 3], [3, 2, 3], [20, 5, 8]]),
-}
+    "clamp": (
+        "return x, but at least low and at most high",
+        [
+            [5, 1, 9], [0, 1, 9], [12, 1, 9], [1, 1, 9], [9, 1, 9], [-3, -2, 2], [3, -2, 2], [4, 4, 4], [7, 2, 6],
+        ],
+    ),
+    "sign_of": (
+        "return 1 for a positive x, -1 for a negative x and 0 for zero",
+        [
+            [5], [-5], [0], [1], [-1], [100], [-99], [2], [-2],
+        ],
+    ),
+    "digit_sum": (
+        "return the sum of the decimal digits of n, without its sign",
+        [
+            [123], [0], [9], [-45], [1000], [99], [10], [-7], [505],
+        ],
+    ),
+    "reverse_digits": (
+        "return n with its decimal digits in reverse order",
+        [
+            [123], [0], [7], [120], [1002], [99], [10], [4567], [31],
+        ],
+    ),
+    "count_divisors": (
+        "return how many whole numbers from 1 to n divide n",
+        [
+            [1], [2], [6], [7], [12], [16], [9], [0], [10],
+        ],
+    ),
+    "root_floor": (
+        "return the largest whole number whose square is at most n",
+        [
+            [0], [1], [3], [4], [8], [9], [24], [25], [26], [2],
+        ],
+    ),
+    "halving_steps": (
+        "return the steps to get from n to 1: halve an even n, subtract 1 from an odd n",
+        [
+            [1], [2], [3], [8], [7], [10], [0], [15], [16],
+        ],
+    ),
+    "common_multiple": (
+        "return the smallest multiple of a that b divides",
+        [
+            [4, 6], [3, 5], [6, 3], [3, 6], [7, 7], [1, 9], [8, 12], [10, 4],
+        ],
+    ),
+    "count_bits": (
+        "return how many ones n has in binary",
+        [
+            [0], [1], [2], [3], [7], [8], [10], [255], [6],
+        ],
+    ),
+    "round_up_to": (
+        "return the smallest multiple of step that is at least n",
+        [
+            [7, 5], [10, 5], [0, 5], [1, 5], [11, 10], [9, 3], [8, 3], [1, 1], [14, 4],
+        ],
+    ),
+    "is_triangular": (
+        "return True if n is a sum 1 + 2 + ... + k, also for 0",
+        [
+            [0], [1], [2], [3], [4], [6], [10], [9], [15], [14],
+        ],
+    ),
+    "wrap_into": (
+        "return n moved into low..high by whole rounds",
+        [
+            [5, 0, 3], [-1, 0, 3], [3, 0, 3], [4, 0, 3], [10, 1, 7], [7, 1, 7], [8, 1, 7], [0, 1, 7], [2, 2, 2],
+        ],
+    ),
+    "digital_root": (
+        "return the digit that is left when all but the last digit are added to the last until one digit is left",
+        [
+            [0], [9], [10], [38], [99], [123], [18], [19], [55],
+        ],
+    ),
+    "range_distance": (
+        "return how far x is outside low..high, 0 if inside",
+        [
+            [5, 1, 9], [0, 1, 9], [12, 1, 9], [1, 1, 9], [9, 1, 9], [-4, 2, 3], [10, 2, 3], [3, 2, 3], [20, 5, 8],
+        ],
+    ),
+}  # fmt: skip

@@ -1,18 +1,24 @@
-"""What both verifiers share: the fresh tree, the comparison of answers, the form of a verdict. The same file in each."""
+"""What both verifiers share: the fresh tree, the comparison of answers, the form of a verdict. One file, two copies."""
 
+import hashlib
+import json
 import math
 import re
 
 MAX_ANSWER_CHARS = 400
+MAX_FILE_CHARS = 200_000
 NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w])")
 
 
 def fresh_tree(task, start, outcome):
-    """(tree, violations): the start files overlaid by the editable files of the outcome and by nothing else."""
+    """(tree, violations): the start files overlaid by the editable files of the outcome and by nothing else.
+
+    A file over MAX_FILE_CHARS counts as empty: what does not fit is the attempt's failure, not the sandbox's.
+    """
     tree, violations = dict(start), []
     for path, text in sorted(outcome.items()):
         if path in task["editable"]:
-            tree[path] = text
+            tree[path] = text if len(text) <= MAX_FILE_CHARS else ""
         elif start.get(path) != text:
             violations.append(violation("protected_file", f"changed {path}"))
     return tree, violations
@@ -27,8 +33,8 @@ def check(name, role, passed, detail=""):
 
 
 def clip(text):
-    """At most 200 characters that any file and terminal can hold."""
-    return text.encode("ascii", "backslashreplace").decode()[:200]
+    """One line of at most 200 characters that any file and terminal can hold."""
+    return " ".join(text.split()).encode("ascii", "backslashreplace").decode()[:200]
 
 
 def verdict(checks, violations, limit_hit=None):
@@ -79,6 +85,12 @@ def last_number(text):
     found = NUMBER.findall(text)
     value = float(found[-1].replace(",", "")) if found else math.nan
     return value if math.isfinite(value) else None
+
+
+def key_of(task, start):
+    """What decides the rows of a start tree."""
+    parts = [start, task["entry"], task["editable"], task["hidden"]]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).digest()
 
 
 def role_of(passes_at_start):

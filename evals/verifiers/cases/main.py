@@ -18,14 +18,14 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
-from case_runner import Refused, tagged  # noqa: E402
-from judging import check, fresh_tree, judge_answer, role_of, unscored, verdict, violation  # noqa: E402
+from case_runner import tagged  # noqa: E402
+from claims import same, shown  # noqa: E402
+from judging import check, fresh_tree, judge_answer, key_of, role_of, unscored, verdict, violation  # noqa: E402
 from serve import serve  # noqa: E402
 
 with open(os.path.join(HERE, "case_runner.py"), encoding="utf-8") as file:
     RUNNER = file.read()
 LIMITS = {"cpu": "cpu", "wall": "wall", "memory": "memory", "signal": "signal"}
-MAX_STARTS = 20_000
 
 open_requests = {}
 starts = {}  # key of task and start tree -> per case, whether the start tree passes it
@@ -38,7 +38,7 @@ def judge(request):
     if not task["hidden"] or not task["entry"]:
         return {"verdict": unscored("the task has no hidden case or no entry")}
     tree, violations = fresh_tree(task, request["start"], request["outcome"])
-    key = json.dumps([request["start"], task["entry"], task["hidden"]], sort_keys=True)
+    key = key_of(task, request["start"])
     changed = tree != request["start"]
     nonce = secrets.token_hex(16)
     execute = [execution(task, tree, nonce)] if changed else []
@@ -72,8 +72,6 @@ def results(request):
     answers = list(request["results"])
     own = answers.pop(0) if state["changed"] else None
     if answers:
-        if len(starts) >= MAX_STARTS:
-            starts.clear()
         rows, _ = compare(state["task"]["hidden"], *read_claims(answers[0], "start"))
         starts[state["key"]] = rows, limit_of(answers[0])
     return {"verdict": finish(state, own)}
@@ -136,7 +134,7 @@ def compare(hidden, claims, silent, violations):
             continue
         rows.append(compare_one(case, claim))
         if claim.get("own") is True:
-            violations = [*violations, violation("not_primitive", f"case_{index} returned {str(claim.get('refused'))}")]
+            violations = [*violations, violation("not_primitive", f"case_{index} returned {claim.get('refused')!s}")]
     if any(type(index) is not int or not 0 <= index < len(hidden) for index in claims):
         violations = [*violations, violation("forged_result", "a line for a case that does not exist")]
     return rows, violations[:8]
@@ -150,55 +148,15 @@ def compare_one(case, claim):
     if "raised" in claim:
         wanted = case["raises"]
         good = wanted is not None and claim["raised"] == wanted
-        return good, f"expected {wanted or repr(case['expected'])}, raised {str(claim['raised'])}"
+        return good, f"expected {wanted or repr(case['expected'])}, raised {claim['raised']!s}"
     if "refused" in claim:
-        return False, f"returned {str(claim['refused'])}"
+        return False, f"returned {claim['refused']!s}"
     return False, f"expected {case['raises']} to be raised, got {shown(claim.get('value'))}"
-
-
-def same(wanted, got):
-    """Equal in type and value; floats within 1e-9 relative. `got` is a claim: any JSON at all."""
-    if type(got) is not list or not got or got[0] != wanted[0] or len(got) != len(wanted):
-        return False
-    tag = wanted[0]
-    if tag == "n":
-        return True
-    if tag in ("b", "i", "s"):
-        return type(got[1]) is type(wanted[1]) and got[1] == wanted[1]
-    if tag == "f":
-        return same_float(float(wanted[1]), got[1])
-    if type(got[1]) is not list or len(got[1]) != len(wanted[1]):
-        return False
-    if tag == "d":
-        return same_pairs(wanted[1], got[1])
-    return all(same(left, right) for left, right in zip(wanted[1], got[1], strict=True))
-
-
-def same_float(wanted, text):
-    try:
-        got = float(text) if type(text) is str else None
-    except ValueError:
-        return False
-    return got is not None and (got == wanted or abs(got - wanted) <= 1e-9 * max(abs(got), abs(wanted)) < float("inf"))
-
-
-def same_pairs(wanted, got):
-    """Dicts as pairs, in any order; keys are compared exactly."""
-    if not all(type(pair) is list and len(pair) == 2 for pair in got):
-        return False
-    by_key = {json.dumps(key): value for key, value in got}
-    return all(json.dumps(key) in by_key and same(value, by_key[json.dumps(key)]) for key, value in wanted)
-
-
-def shown(claim):
-    return json.dumps(claim)[:120]
 
 
 def main():
     serve({"judge": judge, "results": results})
 
-
-assert Refused  # part of the runner's interface: expected values are plain JSON, so `tagged` never raises it here
 
 if __name__ == "__main__":
     main()

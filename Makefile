@@ -1,0 +1,56 @@
+# make run   two rounds of the embedded default, from an empty machine
+# make test  checks and tests (at most 15 minutes on 2 cores, set-up included)
+# make prove the full figures that the documents quote, part by part, resumable
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKSPACE ?= workspace
+ROUNDS ?= 2
+export POSTLOOP_CACHE ?= $(CURDIR)/.cache
+export HF_HUB_OFFLINE := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: run test check prove sandbox clean
+
+run: sandbox $(VENV)/.installed datasets/.matches
+	@test -f $(WORKSPACE)/goal.yaml || $(BIN)/postloop init $(WORKSPACE)
+	@$(BIN)/postloop run -w $(WORKSPACE) --rounds $(ROUNDS)
+
+test: sandbox $(VENV)/.installed datasets/.matches check
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+prove: sandbox $(VENV)/.installed datasets/.matches
+	$(BIN)/python -m bench.prove
+
+# The environment: exact versions from requirements.lock, so that two machines run the same libraries.
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "postloop: $(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12 ..." >&2; exit 2; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || tools/install-system python3-venv
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+sandbox:
+	@command -v bwrap >/dev/null || tools/install-system bubblewrap
+
+# The seed data is rebuilt from its sources and must match the pin in datasets.dvc.
+datasets/.matches: $(VENV)/.installed datasets.dvc $(wildcard environments/sources/*.py environments/sources/library/*.py)
+	@$(BIN)/python -m environments.sources.default datasets
+	@$(BIN)/dvc status -q datasets.dvc || \
+	  { echo "datasets: what the sources make differs from its pin in datasets.dvc; if the change is meant: $(BIN)/dvc add datasets" >&2; exit 2; }
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .cache datasets build *.egg-info

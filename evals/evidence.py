@@ -1,0 +1,148 @@
+"""What one failure shows, as typed facts: the only thing that attribution rules see.
+
+A failure is a scored attempt that did not pass, a pass that the audit verifier contests, or an attempt without a score
+(error, unscored), which is kept apart by its status and never counts as a failure of the model.
+
+Not covered: experiments (replays, prefixes, swapped pins), which add facts in later work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evals.metrics import pass_at_k
+from schemas.bucket import Evidence
+from schemas.errors import InputError
+from schemas.task import Task
+from schemas.trajectory import Attempt, Trajectory
+from schemas.verdict import Status
+
+
+def collect(
+    attempts: Sequence[Attempt],
+    tasks: Mapping[str, Task],
+    trained_origins: Mapping[str, int],
+    flipped: Collection[str] = (),
+) -> list[Evidence]:
+    """Evidence of every failure among `attempts`, which are all of one policy; sorted by trajectory id.
+
+    `tasks`: id -> task. `trained_origins`: family -> training origins. `flipped`: ids of trajectories whose outcome got
+    another verdict in a repeat; equal outcomes of one task with different verdicts are found here as well.
+    InputError for an attempt whose task is unknown.
+    """
+    context = _Context.of(attempts)
+    found = []
+    for attempt in sorted(attempts, key=lambda a: a.trajectory.id):
+        trajectory = attempt.trajectory
+        if trajectory.task_id not in tasks:
+            raise InputError(f"trajectory {trajectory.id}: task {trajectory.task_id} is not in the task set; add it")
+        if is_failure(attempt):
+            unstable = trajectory.id in flipped or context.outcome(attempt) in context.flipped
+            origins = trained_origins.get(trajectory.family, 0)
+            found.append(_evidence(attempt, tasks[trajectory.task_id], context, origins, unstable))
+    return found
+
+
+def is_failure(attempt: Attempt) -> bool:
+    """Anything but a pass that no audit contests."""
+    return _status(attempt) != "scored" or not attempt.verdict.passed or _audit_differs(attempt)
+
+
+@dataclass
+class _Context:
+    """Counts over all attempts, passes included."""
+
+    task: dict[str, tuple[int, int]] = field(default_factory=dict)  # task -> (scored, passes)
+    turns: dict[str, tuple[int, int]] = field(default_factory=dict)  # family -> (turns, parsed)
+    families: dict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))  # family -> task -> solved
+    flipped: set[tuple[str, str]] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, attempts: Iterable[Attempt]) -> _Context:
+        context = cls()
+        verdicts: dict[tuple[str, str], set[bool]] = defaultdict(set)
+        for attempt in attempts:
+            trajectory = attempt.trajectory
+            if trajectory.status == "done":
+                turns, parsed = context.turns.get(trajectory.family, (0, 0))
+                parsed += sum(turn.parse_error is None for turn in trajectory.turns)
+                context.turns[trajectory.family] = (turns + len(trajectory.turns), parsed)
+            if _status(attempt) == "scored":
+                passed = bool(attempt.verdict.passed)
+                n, c = context.task.get(trajectory.task_id, (0, 0))
+                context.task[trajectory.task_id] = (n + 1, c + passed)
+                family = context.families[trajectory.family]
+                family[trajectory.task_id] = family.get(trajectory.task_id, False) or passed
+                verdicts[cls.outcome(attempt)].add(passed)
+        context.flipped = {outcome for outcome, answers in verdicts.items() if len(answers) > 1}
+        return context
+
+    @staticmethod
+    def outcome(attempt: Attempt) -> tuple[str, str]:
+        return attempt.trajectory.task_id, attempt.trajectory.outcome_digest
+
+    def parse_rate(self, family: str) -> float | None:
+        turns, parsed = self.turns.get(family, (0, 0))
+        return parsed / turns if turns else None
+
+    def family_pass(self, family: str) -> float | None:
+        tasks = self.families.get(family, {})
+        return sum(tasks.values()) / len(tasks) if tasks else None
+
+
+def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, unstable: bool) -> Evidence:
+    trajectory, verdict, conduct = attempt.trajectory, attempt.verdict, attempt.trajectory.conduct
+    n, c = context.task.get(trajectory.task_id, (0, 0))
+    return Evidence(
+        trajectory=trajectory.id,
+        task_id=trajectory.task_id,
+        family=trajectory.family,
+        origin=trajectory.origin,
+        status=_status(attempt),
+        parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
+        turns=len(trajectory.turns),
+        tool_errors=sum(turn.tool_error is not None for turn in trajectory.turns),
+        forbidden=len(conduct.forbidden),
+        violations=sorted({violation.kind for violation in verdict.violations}),
+        failed_checks=sum(not check.passed for check in verdict.checks),
+        passed_checks=sum(check.passed for check in verdict.checks),
+        limit_hit=verdict.limit_hit,
+        truncated=conduct.truncated_turns > 0,
+        submitted=conduct.submitted,
+        unchanged=conduct.unchanged,
+        visible_passed=_visible_passed(trajectory),
+        touched=sorted(path for path, text in trajectory.outcome.items() if task.files.get(path) != text),
+        task_passes=c,
+        task_attempts=n,
+        pass_at_k=pass_at_k(n, c, n) if n else None,
+        family_parse_rate=context.parse_rate(trajectory.family),
+        family_pass=context.family_pass(trajectory.family),
+        trained_origins=origins,
+        verdict_flipped=unstable,
+        audit_differs=_audit_differs(attempt),
+    )
+
+
+def _status(attempt: Attempt) -> Literal["scored", "unscored", "error"]:
+    if attempt.trajectory.status == "error" or attempt.verdict.status is Status.ERROR:
+        return "error"
+    return "scored" if attempt.verdict.status is Status.SCORED else "unscored"
+
+
+def _audit_differs(attempt: Attempt) -> bool:
+    """Both verifiers scored it and disagree. An audit that broke contests nothing."""
+    audit = attempt.audit
+    both = _status(attempt) == "scored" and audit is not None and audit.status is Status.SCORED
+    return both and audit is not None and audit.passed != attempt.verdict.passed
+
+
+def _visible_passed(trajectory: Trajectory) -> bool | None:
+    """Of the last visible run, if the tree did not change after it; None when no run saw the outcome."""
+    for turn in reversed(trajectory.turns):
+        if turn.visible is not None:
+            seen = turn.tree == trajectory.turns[-1].tree
+            return turn.visible.get("failed") == 0 if seen else None
+    return None

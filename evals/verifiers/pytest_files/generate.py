@@ -1,0 +1,65 @@
+"""A pytest file from a table of cases, with sentinels: one that must pass, decoys that must fail."""
+
+import hashlib
+
+HEAD = '''"""Generated from hidden cases. Names and order differ in every run."""
+
+import importlib.util
+import math
+import sys
+
+import pytest
+
+sys.dont_write_bytecode = True
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location("attempt", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["attempt"] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+def same(got, wanted):
+    if type(got) is not type(wanted):
+        return False
+    if type(wanted) is float:
+        return got == wanted or abs(got - wanted) <= 1e-9 * max(abs(got), abs(wanted)) < math.inf
+    if type(wanted) in (list, tuple):
+        return len(got) == len(wanted) and all(same(left, right) for left, right in zip(got, wanted))
+    if type(wanted) is dict:
+        return got.keys() == wanted.keys() and all(same(got[key], wanted[key]) for key in wanted)
+    return got == wanted
+
+'''
+
+
+def name_of(nonce, label):
+    return "test_" + hashlib.sha256(f"{nonce}:{label}".encode()).hexdigest()[:16]
+
+
+def test_file(path, entry, cases, nonce):
+    """(source, names, chosen).
+
+    `names` maps a label ("0", "1", ... for cases; pass, negated, decoy for sentinels) to the name of its test; `chosen`
+    is the label of the case that `negated` negates.
+    """
+    chosen = int(hashlib.sha256(nonce.encode()).hexdigest(), 16) % len(cases)
+    secret = "decoy " + hashlib.sha256(f"{nonce}:secret".encode()).hexdigest()
+    tests = {str(index): body(path, entry, case) for index, case in enumerate(cases)}
+    tests["pass"] = ["    assert len('postloop') == 8"]
+    tests["negated"] = body(path, entry, cases[chosen], negated=True)
+    tests["decoy"] = body(path, entry, {"args": cases[chosen]["args"], "expected": secret, "raises": None})
+    names = {label: name_of(nonce, label) for label in tests}
+    blocks = sorted(f"\ndef {names[label]}():\n" + "\n".join(lines) + "\n" for label, lines in tests.items())
+    return HEAD + "\n".join(blocks), names, str(chosen)
+
+
+def body(path, entry, case, negated=False):
+    call = f"load({path!r}, {entry!r})(*{case['args']!r})"
+    if case["raises"] is None:
+        return [f"    got = {call}", f"    assert {'not ' if negated else ''}same(got, {case['expected']!r})"]
+    lines = ["    raised = None", "    try:", f"        {call}", "    except Exception as error:"]
+    lines += ["        raised = type(error)"]
+    return [*lines, f"    assert raised is {'not ' if negated else ''}{case['raises']}"]

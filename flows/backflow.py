@@ -1,0 +1,14 @@
+"""The backflow flow: failures to material. WHEN it runs; WHAT it does is in stages/backflow.py."""
+
+from __future__ import annotations
+
+from prefect import flow
+
+from flows.running import stage_in_flow
+from schemas.record import Record
+
+
+@flow(name="backflow", persist_result=False, validate_parameters=False)
+def backflow_flow(workspace: str, round: int, quiet: bool = False) -> Record:
+    """Bring stage backflow of a round to its record. Parameters: folder of the workspace, number of the round from 1."""
+    return stage_in_flow("backflow", workspace, round, quiet)

@@ -1,0 +1,365 @@
+"""The command line: one script, typer. Exit 0 done, 1 the answer is no, 2 wrong input, 3 infrastructure.
+
+Results go to stdout (a table, or JSON with --json), progress and errors to stderr. Heavy libraries are imported by the
+commands that need them, so that `status` answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.settings import cache_folder, prepare
+from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
+from schemas.record import STAGES
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.splitlines()[0])
+Folder = Annotated[Path, typer.Option("--workspace", "-w", help="the workspace folder")]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
+Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
+HERE = Path()
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a command and turn our errors into one line and an exit code; a traceback only with --debug."""
+
+    @wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        debug = bool(kwargs.get("debug"))
+        try:
+            code = function(*args, **kwargs)
+        except PostloopError as error:
+            _report(error, debug)
+            raise typer.Exit(error.exit_code) from None
+        except OSError as error:
+            if debug:
+                traceback.print_exc()
+            name = f" {error.filename}:" if error.filename else ""
+            print(f"postloop:{name} {error.strerror or error}; free or repair it, then run the command again", file=sys.stderr)
+            raise typer.Exit(EXIT_INFRASTRUCTURE) from None
+        except KeyboardInterrupt:
+            print("postloop: stopped; `postloop run` goes on from the last finished stage", file=sys.stderr)
+            raise typer.Exit(130) from None
+        raise typer.Exit(code or EXIT_DONE)
+
+    return app.command()(guarded)
+
+
+def _report(error: PostloopError, debug: bool) -> None:
+    if debug:
+        traceback.print_exc()
+    lines = error.problems if isinstance(error, SpecError) else [f"postloop: {error}"]
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+
+
+def _show(renderable: Any) -> None:
+    Console().print(renderable)
+
+
+def _open(workspace: Path) -> Any:
+    from stages.workspace import Workspace
+
+    space = Workspace.open(workspace)
+    prepare(space.root)
+    return space
+
+
+def _context(space: Any, number: int) -> Any:
+    from stages.context import Context
+    from stages.spec import load_spec
+
+    return Context(space, number, load_spec(space.root / "goal.yaml"), cache_folder(space.root))
+
+
+@command
+def init(
+    folder: Annotated[Path, typer.Argument(help="a new or empty folder")],
+    template: Annotated[str, typer.Option(help="default (a real 135M model) or tiny (seconds, learns nothing)")] = "default",
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """Make a workspace with a working goal.yaml."""
+    from stages.spec import dump_default
+    from stages.workspace import Workspace
+
+    space = Workspace.create(folder, dump_default(template))
+    if as_json:
+        _print_json({"workspace": str(space.root), "template": template})
+    else:
+        print(f"{space.root}: workspace made. Edit goal.yaml, then: postloop run -w {folder}")
+    return EXIT_DONE
+
+
+@command
+def check(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
+    """Validate the specs; one line per problem: file:line: field: what and what to do."""
+    from stages.spec import load_spec
+
+    space = _open(workspace)
+    try:
+        spec = load_spec(space.root / "goal.yaml")
+    except SpecError as error:
+        if as_json:
+            _print_json({"ok": False, "problems": error.problems})
+        else:
+            _report(error, debug)
+        return EXIT_INPUT
+    if as_json:
+        _print_json({"ok": True, "goal": spec.name, "digest": spec.digest()})
+    else:
+        print(f"{spec.name}: goal.yaml is valid")
+    return EXIT_DONE
+
+
+@command
+def plan(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
+    """What the open round, or else the next one, would run, why, and how many attempts that is."""
+    from reports.tables import plan as table
+    from stages import rounds
+    from stages.estimate import attempts_per_stage
+
+    space = _open(workspace)
+    number = rounds.open_round(space)
+    opened = number is not None
+    number = number or (space.rounds()[-1] + 1 if space.rounds() else 1)
+    ctx = _context(space, number)
+    steps = rounds.plan(ctx)
+    cost = attempts_per_stage(ctx.spec)
+    nothing = not opened and all(step.action == "reuse" for step in steps)
+    rows = [
+        {"stage": s.stage, "action": s.action, "why": s.why, "attempts": cost[s.stage] if s.action in ("run", "unknown") else 0}
+        for s in steps
+    ]
+    if as_json:
+        _print_json({"round": number, "open": opened, "up_to_date": nothing, "stages": rows})
+    elif nothing:
+        print("up to date")
+    else:
+        _show(table(rows))
+    return EXIT_DONE
+
+
+@command
+def run(
+    workspace: Folder = HERE,
+    rounds: Annotated[int | None, typer.Option(min=1, help="go on until this many rounds exist")] = None,
+    following: Annotated[bool, typer.Option("--next", help="finish the open round, then add one")] = False,
+    until: Annotated[str | None, typer.Option(help="stop after this stage")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """Finish the open round; go on until N rounds exist (--rounds), or add one (--next). Exit 0 when complete."""
+    from stages import rounds as progress
+
+    if until is not None and until not in STAGES:
+        raise InputError(f"--until {until}: no such stage; one of {', '.join(STAGES)}")
+    if rounds is not None and following:
+        raise InputError("--rounds and --next: give one of the two")
+    space = _open(workspace)
+    complete = progress.complete_rounds(space)
+    if following:
+        wanted = complete + (2 if progress.open_round(space) else 1)
+    else:
+        wanted = rounds or max(1, complete + bool(progress.open_round(space)))
+    did = complete < wanted
+    if did:
+        from stages.spec import load_spec
+
+        load_spec(space.root / "goal.yaml")
+        _run_rounds(space, wanted, until, quiet=as_json)
+    if not did and not as_json:
+        print("up to date")
+    return _summary(space, as_json, show=did)
+
+
+def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
+    """In this process: Prefect is imported only now, and only one flow run a stage is made."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    from flows.loop import round_flow
+    from stages import rounds as progress
+
+    while progress.complete_rounds(space) < wanted:
+        round_flow(str(space.root), until, quiet)
+        if until is not None:
+            return
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _summary(space: Any, as_json: bool, show: bool = True) -> int:
+    from flows.review import view_of
+
+    numbers = space.rounds()
+    if not numbers:
+        return EXIT_DONE
+    view = view_of(space, numbers[-1])
+    if as_json:
+        _print_json(_round_json(view))
+    elif show:
+        from reports.tables import summary
+
+        _show(summary(view))
+        folder = space.root
+        print(f"report: postloop report -w {folder} {view.round}   failures: postloop failures -w {folder}")
+    return EXIT_DONE
+
+
+def _round_json(view: Any) -> dict[str, Any]:
+    return {
+        "round": view.round,
+        "complete": view.complete,
+        "records": {stage: record.content_digest() for stage, record in view.ordered()},
+        "gates": [{"stage": stage, **gate.model_dump(mode="json")} for stage, gate in view.gates()],
+        "results": [r.model_dump(mode="json") for r in view.evaluation.results] if view.evaluation else [],
+        "paired": [p.model_dump(mode="json") for p in view.evaluation.paired] if view.evaluation else [],
+        "infrastructure_errors": view.infrastructure_errors(),
+    }
+
+
+@command
+def status(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
+    """The rounds of the workspace and how far each one is."""
+    from flows.review import view_of
+    from reports.tables import status as table
+
+    space = _open(workspace)
+    views = [view_of(space, number, depth=0) for number in space.rounds()]
+    if as_json:
+        _print_json([_round_json(view) for view in views])
+    elif not views:
+        print("no round yet; run `postloop run`")
+    else:
+        _show(table(views))
+    return EXIT_DONE
+
+
+@command
+def show(
+    name: Annotated[str, typer.Argument(metavar="ID", help="a trajectory id, or the start of one")],
+    workspace: Folder = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """One attempt: its turns, calls, observations, verdict and reward."""
+    from flows.review import attempt_named
+    from reports.tables import attempt as transcript
+
+    number, stage, found = attempt_named(_open(workspace), name)
+    if as_json:
+        _print_json({"round": number, "stage": stage, **found.model_dump(mode="json")})
+    else:
+        _show(transcript(found))
+    return EXIT_DONE
+
+
+@command
+def failures(
+    number: Annotated[int | None, typer.Argument(metavar="[ROUND]", help="the last one when left out")] = None,
+    workspace: Folder = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """The buckets of a round: size, share with interval, route, rule, example."""
+    from flows.review import number_of, view_of
+    from reports.tables import failures as table
+
+    space = _open(workspace)
+    view = view_of(space, number_of(space, number))
+    if view.backflow is None:
+        raise InputError(f"round {view.round}: backflow has not run yet; run `postloop run`")
+    if as_json:
+        _print_json(view.backflow.model_dump(mode="json"))
+    else:
+        _show(table(view.backflow))
+    return EXIT_DONE
+
+
+@command
+def report(
+    number: Annotated[int | None, typer.Argument(metavar="[ROUND]", help="the last one when left out")] = None,
+    out: Annotated[Path | None, typer.Option(help="where to write it; default reports/round-N.html in the workspace")] = None,
+    workspace: Folder = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """Write the report of a round: one HTML file."""
+    from flows.review import number_of, view_of
+    from reports.page import render
+    from stages.artifacts import write_durably
+
+    space = _open(workspace)
+    chosen = number_of(space, number)
+    path = out or space.root / "reports" / f"round-{chosen}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, render(view_of(space, chosen, with_attempts=True)).encode())
+    if as_json:
+        _print_json({"round": chosen, "path": str(path)})
+    else:
+        print(path)
+    return EXIT_DONE
+
+
+@command
+def schedule(
+    cron: Annotated[str, typer.Option(help="five fields, e.g. '0 2 * * *'")],
+    workspace: Folder = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """Declare when rounds run; `postloop serve` runs them."""
+    from flows.schedule import deployment_name, write_schedule
+
+    space = _open(workspace)
+    write_schedule(space.root, cron)
+    if as_json:
+        _print_json({"deployment": deployment_name(space.root), "cron": cron})
+    else:
+        print(f"{deployment_name(space.root)}: a round at {cron!r}; start it with: postloop serve -w {workspace}")
+    return EXIT_DONE
+
+
+@command
+def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
+    """Run the schedule: local Prefect and MLflow on loopback, one round at a time, until stopped."""
+    from flows.schedule import serve as serve_until_stopped
+    from stages.spec import load_spec
+
+    space = _open(workspace)
+    serve_until_stopped(space.root, load_spec(space.root / "goal.yaml").runtime.tracking_uri)
+    return EXIT_DONE
+
+
+@command
+def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
+    """Every artifact of the workspace against its digest. Exit 1 when one differs."""
+    space = _open(workspace)
+    problems = space.verify()
+    if as_json:
+        _print_json({"ok": not problems, "problems": problems})
+    else:
+        print("\n".join(problems) if problems else "every artifact matches its digest")
+    return EXIT_NO if problems else EXIT_DONE
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""The round flow: six stage flows in order, on one workspace, one writer at a time.
+
+A stage whose record is written is not entered: a killed round goes on where it stopped. After each stage MLflow is told;
+trouble there is reported and never loses the round.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from prefect import flow
+
+from flows.backflow import backflow_flow
+from flows.data import data_flow
+from flows.evaluation import evaluation_flow
+from flows.goal import goal_flow
+from flows.review import track
+from flows.rl import rl_flow
+from flows.running import runner
+from flows.sft import sft_flow
+from schemas.errors import InfrastructureError
+from schemas.record import STAGES, StageName
+from stages.rounds import open_round
+from stages.workspace import Workspace
+
+FLOWS: dict[StageName, Callable[..., Any]] = {
+    "goal": goal_flow,
+    "data": data_flow,
+    "sft": sft_flow,
+    "rl": rl_flow,
+    "evaluation": evaluation_flow,
+    "backflow": backflow_flow,
+}
+
+
+@flow(name="round", persist_result=False, validate_parameters=False)
+def round_flow(workspace: str, until: StageName | None = None, quiet: bool = False, track_runs: bool = True) -> int:
+    """Finish the open round, or add one. Returns its number. `until` stops after that stage."""
+    space = Workspace.open(Path(workspace))
+    with space.lock():
+        space.settle()
+        number = open_round(space) or (space.rounds()[-1] + 1 if space.rounds() else 1)
+        run_round(space, number, until, quiet, track_runs)
+    return number
+
+
+def run_round(space: Workspace, number: int, until: StageName | None, quiet: bool, track_runs: bool) -> None:
+    """The caller holds the workspace's lock."""
+    from stages.spec import load_spec
+
+    workers = load_spec(space.root / "goal.yaml").runtime.workers
+    for stage in STAGES:
+        if not space.has(number, stage):
+            FLOWS[stage].with_options(task_runner=runner(workers))(str(space.root), number, quiet)
+            if track_runs:
+                try:
+                    track(space, number, stage)
+                except InfrastructureError as error:
+                    print(f"postloop: {error}; the round goes on", file=sys.stderr)
+        if stage == until:
+            return

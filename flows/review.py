@@ -1,0 +1,93 @@
+"""What people look at: views made from a workspace, handed to reports, and MLflow told after each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows.settings import cache_folder
+from reports.view import RoundView
+from schemas.errors import InputError
+from schemas.record import STAGES, Record, StageName
+from schemas.trajectory import Attempt
+from stages.attempts import find_attempt, read_attempts
+from stages.spec import load_spec
+from stages.workspace import Workspace
+
+EXAMPLES = 40
+
+
+def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: int = 12) -> RoundView:
+    """The view of one round, with up to `depth` rounds before it. Attempts are read only where they are shown."""
+    records: dict[StageName, Record] = {s: r for s in STAGES if (r := space.read(number, s)) is not None}
+    earlier = [n for n in space.rounds() if n < number]
+    return RoundView(
+        round=number,
+        records=records,
+        telemetry={stage: space.telemetry(number, stage) for stage in records},
+        pins=space.pins(number),
+        previous=view_of(space, earlier[-1], depth=depth - 1) if earlier and depth > 0 else None,
+        attempts=examples(space, records) if with_attempts else (),
+    )
+
+
+def examples(space: Workspace, records: dict[StageName, Record]) -> Sequence[Attempt]:
+    """Failed attempts worth reading: the buckets' examples first, then their other members."""
+    backflow: Any = records.get("backflow")
+    if backflow is None or "attempts" not in backflow.artifacts:
+        return ()
+    wanted = [bucket.example for bucket in backflow.buckets]
+    wanted += [member for bucket in backflow.buckets for member in bucket.members[:3]]
+    names = list(dict.fromkeys(wanted))[:EXAMPLES]
+    rows = read_attempts(space.open_artifact(backflow.artifacts["attempts"]) / "attempts.parquet")
+    by_id = {attempt.trajectory.id: attempt for attempt in rows}
+    return [by_id[name] for name in names if name in by_id]
+
+
+def track(space: Workspace, number: int, stage: StageName) -> None:
+    """Tell MLflow about one finished stage. Raises InfrastructureError; the record stands whatever happens here."""
+    from reports.tracking import log_stage
+
+    spec = load_spec(space.root / "goal.yaml")
+    uri = spec.runtime.tracking_uri or default_uri(space.root)
+    log_stage(uri, spec.name, view_of(space, number, with_attempts=stage == "backflow"), stage)
+
+
+def default_uri(root: Path) -> str:
+    return f"sqlite:///{root / '.postloop' / 'mlflow.db'}"
+
+
+def number_of(space: Workspace, wanted: int | None) -> int:
+    """The round asked for, or the last one. Raises InputError naming those that exist."""
+    rounds = space.rounds()
+    if not rounds:
+        raise InputError(f"{space.root.name}: no round yet; run `postloop run`")
+    if wanted is None:
+        return rounds[-1]
+    if wanted not in rounds:
+        raise InputError(f"round {wanted}: there is none; rounds: {', '.join(map(str, rounds))}")
+    return wanted
+
+
+def attempt_named(space: Workspace, name: str) -> tuple[int, StageName, Attempt]:
+    """A trajectory by its id or the start of it, newest round first. Raises InputError for none or several."""
+    found: dict[str, tuple[int, StageName, Attempt]] = {}
+    for number in reversed(space.rounds()):
+        for stage in STAGES:
+            record = space.read(number, stage)
+            for ref in record.artifacts.values() if record else ():
+                for table in sorted(Path(space.root / ref.path).glob("*.parquet")):
+                    hit = find_attempt(table, name) if table.name != "edges.parquet" else None
+                    if hit is not None:
+                        found.setdefault(hit.trajectory.id, (number, stage, hit))
+        if found:
+            break
+    if len(found) == 1:
+        return next(iter(found.values()))
+    if found:
+        raise InputError(f"{name}: names {len(found)} trajectories, e.g. {', '.join(sorted(found)[:3])}; give more digits")
+    raise InputError(f"{name}: no trajectory of this workspace; `postloop failures` lists examples")
+
+
+__all__ = ["attempt_named", "cache_folder", "default_uri", "examples", "number_of", "track", "view_of"]

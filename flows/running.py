@@ -1,0 +1,103 @@
+"""How a stage runs under Prefect: one task per stage, retried on infrastructure errors only, fan-out as chunked tasks.
+
+A stage's attempts go out as a few chunks per worker, never as a task per sample (a Prefect task costs milliseconds).
+Results are never persisted by Prefect: the loop's own record is the commit point.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.task_runners import ThreadPoolTaskRunner
+
+from flows.progress import reporter
+from flows.settings import cache_folder
+from schemas.errors import InfrastructureError
+from schemas.record import Record, StageName
+from stages.context import Context, FanOut, Telemetry, chunks
+from stages.rounds import run_stage
+from stages.spec import load_spec
+from stages.workspace import Workspace
+
+A = TypeVar("A")
+B = TypeVar("B")
+RETRY_DELAY_S = 2.0
+
+
+class PrefectFanOut:
+    """A map over Prefect tasks: order kept, `per_worker` chunks a worker so that a slow chunk does not hold up the rest."""
+
+    def __init__(self, workers: int, per_worker: int = 2, smallest: int = 4) -> None:
+        self.workers, self.per_worker, self.smallest = workers, per_worker, smallest
+
+    def __call__(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        everything = list(items)
+        if len(everything) <= self.smallest or self.workers == 1:
+            return [fn(item) for item in everything]
+        size = max(self.smallest, -(-len(everything) // (self.workers * self.per_worker)))
+        parts = chunks(everything, size)
+
+        def run_chunk(index: int) -> list[B]:
+            return [fn(item) for item in parts[index]]
+
+        chunk = task(name="chunk", cache_policy=NO_CACHE, persist_result=False)(run_chunk)
+        futures = [chunk.submit(index) for index in range(len(parts))]
+        for future in futures:
+            future.wait()
+        return [result for future in futures for result in future.result()]
+
+
+def runner(workers: int) -> ThreadPoolTaskRunner[Any]:
+    return ThreadPoolTaskRunner(max_workers=workers)
+
+
+def infrastructure_only(task_: Any, run: Any, state: Any) -> bool:
+    """Prefect asks before each retry: wrong input and wrong content do not get better by trying again."""
+    try:
+        state.result()
+    except InfrastructureError:
+        return True
+    except BaseException:  # noqa: BLE001 - whatever else it was, it is not retried, and Prefect re-raises it
+        return False
+    return False
+
+
+def stage_in_flow(stage: StageName, workspace: str, round: int, quiet: bool = False) -> Record:
+    """Body of every stage flow. Called inside a flow, so that tasks find its task runner."""
+    space = Workspace.open(Path(workspace))
+    spec = load_spec(space.root / "goal.yaml")
+
+    def attempt() -> Record:
+        with reporter(stage, quiet) as report:
+            ctx = Context(
+                workspace=space,
+                round=round,
+                spec=spec,
+                cache=cache_folder(space.root),
+                fan_out=fan_out(spec.runtime.workers),
+                progress=report,
+                telemetry=Telemetry(),
+            )
+            return run_stage(ctx, stage)
+
+    run = task(
+        name=stage,
+        retries=spec.runtime.stage_retries,
+        retry_delay_seconds=RETRY_DELAY_S,
+        retry_condition_fn=infrastructure_only,
+        cache_policy=NO_CACHE,
+        persist_result=False,
+    )(attempt)
+    return run()
+
+
+def fan_out(workers: int) -> FanOut:
+    return PrefectFanOut(workers)
+
+
+HELD = threading.local()

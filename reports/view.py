@@ -1,0 +1,225 @@
+"""What every report is made from: one round's records, telemetry, pins and a few attempts, and the round before.
+
+A view holds only what it is given; a stage that has not run is absent and every accessor answers None or empty. Nothing is
+read from disk and nothing is decided here: decisions come from the records, except the reading of a goal criterion
+against its interval, which the goal's own rule fixes (the bound of the interval decides).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from reports.text import decide
+from schemas.backflow import BackflowRecord
+from schemas.bucket import Bucket
+from schemas.data import DataRecord
+from schemas.evaluation import EvaluationRecord
+from schemas.goal import Criterion, GoalRecord
+from schemas.metrics import Alarm, Decision, Estimate, Gate, Paired, SuiteResult
+from schemas.pins import RunPin
+from schemas.record import STAGES, Record, StageName
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
+from schemas.trajectory import Attempt
+from schemas.verdict import Status
+
+R = TypeVar("R", bound=Record)
+_FINAL = ("rl", "sft", "base")
+POLICIES = ("base", "champion", "sft", "rl")
+METRICS = ("pass@1", "pass@k", "parse_rate", "invalid_calls", "tool_calls", "tokens")
+
+# Telemetry keys that the cost table totals, and the other spellings it accepts for them.
+COSTS: dict[str, tuple[str, ...]] = {
+    "seconds": ("seconds", "stage_s", "elapsed_s"),
+    "prompt tokens": ("prompt_tokens", "prefill_tokens"),
+    "generated tokens": ("generated_tokens", "completion_tokens"),
+    "tool calls": ("tool_calls",),
+    "executions": ("executions", "sandbox_executions"),
+    "sandbox CPU-s": ("cpu_s", "sandbox_cpu_s"),
+}
+
+
+@dataclass(frozen=True)
+class CriterionRow:
+    """One success criterion, measured. `decision` None: no data."""
+
+    criterion: Criterion
+    estimate: Estimate | None
+    decision: Decision | None
+
+
+@dataclass(frozen=True)
+class PinChange:
+    """One pin of this round beside the round before; None where it is absent."""
+
+    name: str
+    before: str | None
+    now: str | None
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.now
+
+
+@dataclass(frozen=True)
+class RoundView:
+    """`attempts`: the examples to show, mostly failures; `previous`: the round before, for differences and history."""
+
+    round: int
+    records: Mapping[StageName, Record]
+    telemetry: Mapping[StageName, Mapping[str, Any]] = field(default_factory=dict)
+    pins: RunPin | None = None
+    previous: RoundView | None = None
+    attempts: Sequence[Attempt] = ()
+
+    def _record(self, stage: StageName, kind: type[R]) -> R | None:
+        record = self.records.get(stage)
+        return record if isinstance(record, kind) else None
+
+    @property
+    def goal(self) -> GoalRecord | None:
+        return self._record("goal", GoalRecord)
+
+    @property
+    def data(self) -> DataRecord | None:
+        return self._record("data", DataRecord)
+
+    @property
+    def sft(self) -> SftRecord | None:
+        return self._record("sft", SftRecord)
+
+    @property
+    def rl(self) -> RlRecord | None:
+        return self._record("rl", RlRecord)
+
+    @property
+    def evaluation(self) -> EvaluationRecord | None:
+        return self._record("evaluation", EvaluationRecord)
+
+    @property
+    def backflow(self) -> BackflowRecord | None:
+        return self._record("backflow", BackflowRecord)
+
+    def ordered(self) -> list[tuple[StageName, Record]]:
+        """The records that exist, in the order of the stages."""
+        return [(stage, self.records[stage]) for stage in STAGES if stage in self.records]
+
+    @property
+    def complete(self) -> bool:
+        return all(stage in self.records for stage in STAGES)
+
+    @property
+    def main_suite(self) -> str:
+        """The suite that promotion looks at; the first measured one when that is absent."""
+        wanted = self.goal.spec.evaluation.promotion_suite if self.goal else "held_out"
+        suites = self.suites()
+        return wanted if wanted in suites or not suites else suites[0]
+
+    def suites(self) -> list[str]:
+        """Suites in the order of the spec, then others as they were measured."""
+        named = [suite.name for suite in self.goal.spec.evaluation.suites] if self.goal else []
+        measured = [result.suite for result in self.evaluation.results] if self.evaluation else []
+        return [name for name in dict.fromkeys([*named, *measured]) if name in measured]
+
+    def result(self, suite: str, policy: str) -> SuiteResult | None:
+        found = (
+            [r for r in self.evaluation.results if (r.suite, r.policy) == (suite, policy)] if self.evaluation else []
+        )
+        return found[0] if found else None
+
+    def estimate(self, suite: str, policy: str, metric: str) -> Estimate | None:
+        result = self.result(suite, policy)
+        return result.metrics.get(metric) if result else None
+
+    @property
+    def final_policy(self) -> str | None:
+        """The last policy that this round trained and measured; base when it trained none."""
+        present = {result.policy for result in self.evaluation.results} if self.evaluation else set()
+        return next((policy for policy in _FINAL if policy in present), None)
+
+    def final(self, metric: str = "pass@1") -> Estimate | None:
+        return self.estimate(self.main_suite, self.final_policy or "", metric)
+
+    def against(self, reference: str, metric: str = "pass@1") -> Paired | None:
+        """Final policy minus `reference` on the promotion suite, paired, if it was measured."""
+        pairs = self.evaluation.paired if self.evaluation else []
+        wanted = (self.main_suite, metric, self.final_policy, reference)
+        return next((p for p in pairs if (p.suite, p.metric, p.candidate, p.reference) == wanted), None)
+
+    def criteria(self) -> list[CriterionRow]:
+        rows = []
+        for criterion in self.goal.spec.criteria if self.goal else []:
+            found = self.estimate(criterion.suite, self.final_policy or "", criterion.metric)
+            rows.append(CriterionRow(criterion, found, decide(found, criterion.at_least, criterion.at_most)))
+        return rows
+
+    def gates(self) -> list[tuple[StageName, Gate]]:
+        return [(stage, gate) for stage, record in self.ordered() for gate in record.gates]
+
+    def alarms(self) -> list[tuple[StageName, Alarm]]:
+        return [(stage, alarm) for stage, record in self.ordered() for alarm in record.alarms]
+
+    def metric_names(self) -> list[str]:
+        """Metrics of any suite: the usual ones first, the others by name."""
+        names = {name for result in (self.evaluation.results if self.evaluation else []) for name in result.metrics}
+        return [name for name in METRICS if name in names] + sorted(names - set(METRICS))
+
+    def example(self, bucket: Bucket) -> Attempt | None:
+        """The bucket's example, else any of its members that the view holds."""
+        held = {attempt.trajectory.id: attempt for attempt in self.attempts}
+        return next((held[name] for name in (bucket.example, *bucket.members) if name in held), None)
+
+    def bucket_of(self, attempt: Attempt) -> Bucket | None:
+        buckets = self.backflow.buckets if self.backflow else []
+        name = attempt.trajectory.id
+        return next((bucket for bucket in buckets if name == bucket.example or name in bucket.members), None)
+
+    def failed_attempts(self, limit: int) -> list[Attempt]:
+        """Examples that failed or could not be judged: those of a bucket first, at most `limit`."""
+        failed = [a for a in self.attempts if a.verdict.status is not Status.SCORED or not a.verdict.passed]
+        ranked = sorted(failed, key=lambda a: (self.bucket_of(a) is None, a.trajectory.id))
+        return ranked[: max(limit, 0)]
+
+    def history(self, limit: int = 12) -> list[RoundView]:
+        """This round and the ones before it that the view knows, oldest first."""
+        views: list[RoundView] = []
+        view: RoundView | None = self
+        while view is not None and len(views) < limit:
+            views.append(view)
+            view = view.previous
+        return views[::-1]
+
+    def pin_changes(self) -> list[PinChange]:
+        """Every pin of this round and the last one, changed ones first."""
+        now = self.pins.pins if self.pins else {}
+        before = self.previous.pins.pins if self.previous and self.previous.pins else {}
+        rows = [PinChange(name, before.get(name), now.get(name)) for name in sorted({*now, *before})]
+        return sorted(rows, key=lambda row: (not (before and row.changed), row.name))
+
+    def cost(self, stage: StageName, what: str) -> float | None:
+        """One entry of COSTS for a stage; None when its telemetry does not have it."""
+        values = self.telemetry.get(stage, {})
+        return next((float(values[key]) for key in COSTS[what] if _is_number(values.get(key))), None)
+
+    def total_cost(self, what: str) -> float | None:
+        known = [cost for stage in STAGES if (cost := self.cost(stage, what)) is not None]
+        return sum(known) if known else None
+
+    def other_telemetry(self) -> list[tuple[StageName, str, float]]:
+        """Numbers of the sidecars that no column of the cost table shows."""
+        shown = {key for keys in COSTS.values() for key in keys}
+        return [
+            (stage, key, float(value))
+            for stage in STAGES
+            for key, value in sorted(self.telemetry.get(stage, {}).items())
+            if key not in shown and _is_number(value)
+        ]
+
+    def infrastructure_errors(self) -> int:
+        return sum(record.infrastructure_errors for record in self.records.values())
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -1,0 +1,128 @@
+"""Backflow: failures on dev to evidence, to cause, to bucket, to route, to material for the next round.
+
+One half of dev chooses the buckets, the other half measures them, so that a bucket chosen because it was large by chance
+does not look repaired by chance. The held-out suites select nothing.
+First form: the evidence is what the log holds and pass@k of the task; experiments that swap one pin come with attribution.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from evals.buckets import build, changes, indicators, material
+from evals.evidence import collect
+from evals.rules import load_rules, rules_digest
+from evals.suites import halves
+from schemas.backflow import BackflowRecord
+from schemas.base import Digest, Json
+from schemas.bucket import Bucket, BucketChange, Rule
+from schemas.goal import GoalRecord
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt, Purpose
+from stages.artifacts import store
+from stages.attempts import read_attempts, write_attempts
+from stages.context import Context
+from stages.data import bench_pins, load_tasks, round_robin
+from stages.equipment import equip, errors_in
+from stages.rl import final_checkpoint
+from stages.samplers import open_sampler
+from stages.sft import rollout_sections
+
+Inputs = tuple[dict[str, Json], dict[str, Digest]]
+
+
+def inputs(ctx: Context) -> Inputs:
+    goal: GoalRecord = ctx.record("goal")
+    sections = rollout_sections(goal)
+    sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
+    pins = {
+        **bench_pins(goal),
+        "tasks": ctx.record("data").artifacts["tasks"].digest,
+        "policy": final_checkpoint(ctx)[1],
+        "rules": rules_digest(_rules(goal)),
+    }
+    for record in ctx.earlier("backflow")[-1:]:
+        pins["previous_attempts"] = record.artifacts["attempts"].digest
+        pins["previous_rules"] = record.rules
+    return sections, pins
+
+
+def _rules(goal: GoalRecord) -> list[Rule]:
+    return goal.spec.routes if goal.spec.routes is not None else load_rules(None)
+
+
+def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
+    goal: GoalRecord = ctx.record("goal")
+    spec = goal.spec.backflow
+    tasks = load_tasks(ctx)
+    attempts = _attempt_dev(ctx, goal, tasks)
+    rules = _rules(goal)
+    choose_half, measure_half = halves([task for task in tasks if task.split is Split.DEV])
+    by_half = [_of(attempts, half) for half in (choose_half, measure_half)]
+    origins = trained_origins(tasks)
+    known = {task.id: task for task in tasks}
+    evidence = [collect(rows, known, origins) for rows in by_half]
+    buckets = build(evidence[0], evidence[1], by_half[0], by_half[1], rules)
+    handed = material(buckets, spec, tasks)
+    treated = {item.bucket for item in handed if item.approved}
+    buckets = [bucket.model_copy(update={"treated": bucket.id in treated}) for bucket in buckets]
+    table = store(ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts))
+    return BackflowRecord(
+        key=key,
+        inputs=pins,
+        artifacts={"attempts": table},
+        infrastructure_errors=errors_in(attempts),
+        rules=rules_digest(rules),
+        buckets=buckets,
+        changes=_changes(ctx, by_half[1], known, origins, rules),
+        material=handed,
+        failures=sum(len(rows) for rows in evidence),
+        attempts=len(attempts),
+    )
+
+
+def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Attempt]:
+    """The same dev tasks each round, so that a bucket is compared on equal items; the policy gives other seeds."""
+    spec = goal.spec.backflow
+    dev = [task for task in tasks if task.split is Split.DEV]
+    half = spec.tasks // 2
+    chosen = [task for part in halves(dev) for task in round_robin(part, half, goal.spec.seed)]
+    artifact, weights, _ = final_checkpoint(ctx)
+    with equip(ctx, goal) as bench:
+        sampler = open_sampler(goal.spec.sampling, ctx.workspace.open_artifact(artifact), ctx.runtime)
+        requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
+        return bench.attempt(sampler, requests, audit=True)
+
+
+def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:
+    names = {task.id for task in tasks}
+    return [attempt for attempt in attempts if attempt.trajectory.task_id in names]
+
+
+def trained_origins(tasks: list[Task]) -> dict[str, int]:
+    """Family -> distinct origins among the training tasks: what coverage means."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        if task.split is Split.TRAIN:
+            found[task.family].add(task.origin)
+    return {family: len(origins) for family, origins in sorted(found.items())}
+
+
+def _changes(
+    ctx: Context, measured: list[Attempt], known: dict[str, Task], origins: dict[str, int], rules: list[Rule]
+) -> list[BucketChange]:
+    """The last round's buckets on the measuring half, then and now, by the rules of then."""
+    previous = ctx.earlier("backflow")[-1:]
+    if not previous:
+        return []
+    last: BackflowRecord = previous[0]
+    folder: Path = ctx.workspace.open_artifact(last.artifacts["attempts"])
+    names = {attempt.trajectory.task_id for attempt in measured}
+    before = [a for a in read_attempts(folder / "attempts.parquet") if a.trajectory.task_id in names]
+    buckets: list[Bucket] = last.buckets
+    return changes(
+        buckets,
+        indicators(collect(before, known, origins), before, rules),
+        indicators(collect(measured, known, origins), measured, rules),
+    )

@@ -1,0 +1,145 @@
+"""The bench that every attempt of a round is made on: sampler, harness, sandbox, verifiers and reward rules, as pinned.
+
+`attempt` is the one way from tasks to scored, priced attempts; demonstrations, headroom, RL, evaluation and backflow all
+go through it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from environments.bundles import Bundle
+from environments.engines import open_engine
+from environments.image import build_image
+from environments.runner import Runner
+from evals.rewards import price
+from evals.verify import Verifier
+from schemas.base import digest_of
+from schemas.execution import Environment
+from schemas.goal import GoalRecord, GoalSpec
+from schemas.task import Task
+from schemas.trajectory import Attempt, Purpose, Trajectory
+from schemas.verdict import Status, Verdict
+from stages.context import Context
+from stages.rollout import RolloutRequest, Setting, rollout
+
+if TYPE_CHECKING:
+    from stages.samplers import Sampler
+
+
+def image_of(spec: GoalSpec, cache: Path) -> tuple[Environment, Path]:
+    """The round's image, built or taken from the cache, and the folder of its root file system."""
+    declared = spec.environment
+    return build_image(declared.name, tuple(declared.packages), dict(declared.variables), cache / "images")
+
+
+def seed_for(seed: int, purpose: Purpose, policy: str, task: Task, index: int) -> int:
+    """32 bits for one attempt. Another policy draws other numbers, so a bucket is never measured on the seeds it was chosen on."""
+    return int(digest_of([seed, purpose.value, policy, task.digest(), index])[:8], 16)
+
+
+@dataclass
+class Equipment:
+    goal: GoalRecord
+    runner: Runner
+    harness: Bundle
+    verifier: Verifier
+    audit: Verifier | None
+    context: Context
+
+    def requests(self, tasks: Sequence[Task], samples: int, purpose: Purpose, policy: str) -> list[RolloutRequest]:
+        """`samples` attempts of each task, those of one task next to each other: they share their prompt's prefill."""
+        seed = self.goal.spec.seed
+        return [
+            RolloutRequest(task=task, seed=seed_for(seed, purpose, policy, task, i), group=task.id, purpose=purpose)
+            for task in tasks
+            for i in range(samples)
+        ]
+
+    def setting(self) -> Setting:
+        spec = self.goal.spec
+        return Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
+
+    def attempt(
+        self, sampler: Sampler, requests: Sequence[RolloutRequest], *, setting: Setting | None = None, audit: bool = False
+    ) -> list[Attempt]:
+        """Roll out, judge and price. What infrastructure broke comes back as an error verdict without a reward."""
+        ctx = self.context
+        trajectories, measured = rollout(
+            sampler, self.harness, self.runner, list(requests), setting or self.setting(), ctx.fan_out, ctx.progress
+        )
+        for name, amount in measured.items():
+            ctx.telemetry.add(name, amount)
+        tasks = [request.task for request in requests]
+        verdicts = self._judge(self.verifier, tasks, trajectories)
+        audits = self._judge(self.audit, tasks, trajectories) if audit and self.audit else [None] * len(tasks)
+        return [
+            Attempt(
+                trajectory=trajectory,
+                verdict=verdict,
+                audit=second,
+                reward=price(trajectory.id, verdict, trajectory.conduct, self.goal.spec.rewards),
+            )
+            for trajectory, verdict, second in zip(trajectories, verdicts, audits, strict=True)
+            if verdict is not None
+        ]
+
+    def _judge(self, verifier: Verifier | None, tasks: list[Task], trajectories: list[Trajectory]) -> list[Verdict | None]:
+        """A trajectory that infrastructure broke has no outcome to judge: its verdict is the error itself."""
+        assert verifier is not None
+        whole = [(task, t.outcome) for task, t in zip(tasks, trajectories, strict=True) if t.status == "done"]
+        judged = iter(verifier.judge_many(whole, self.context.fan_out))
+        return [
+            next(judged) if t.status == "done" else self._broken(verifier, task, t)
+            for task, t in zip(tasks, trajectories, strict=True)
+        ]
+
+    def _broken(self, verifier: Verifier, task: Task, trajectory: Trajectory) -> Verdict:
+        return Verdict(
+            outcome=trajectory.outcome_digest,
+            task=task.digest(),
+            image=self.goal.environment.layer,
+            limits=self.goal.spec.environment.limits.digest(),
+            verifier=verifier.bundle.digest,
+            role=verifier.role,
+            status=Status.ERROR,
+            reason=trajectory.reason,
+        )
+
+
+@contextmanager
+def equip(ctx: Context, goal: GoalRecord) -> Iterator[Equipment]:
+    """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run."""
+    environment, root = image_of(goal.spec, ctx.cache)
+    ctx.require_pin("environment", goal.environment.layer, environment.layer)
+    engine = open_engine(goal.spec.environment.engine)
+    limits, retries = goal.spec.environment.limits, ctx.runtime.sandbox_retries
+    bundles = {
+        name: Bundle(ctx.workspace.open_artifact(goal.artifacts[name]))
+        for name in ("harness", "verifier", "audit_verifier")
+        if name in goal.artifacts
+    }
+    runner = Runner(engine, environment, root, limits, retries)
+    audit = bundles.get("audit_verifier")
+    try:
+        yield Equipment(
+            goal=goal,
+            runner=runner,
+            harness=bundles["harness"],
+            verifier=Verifier(bundles["verifier"], environment, root, engine, limits, "training", retries),
+            audit=Verifier(audit, environment, root, engine, limits, "audit", retries) if audit else None,
+            context=ctx,
+        )
+    finally:
+        for bundle in bundles.values():
+            bundle.close()
+        for name, value in runner.telemetry.items():
+            ctx.telemetry.add(f"sandbox_{name}", value)
+
+
+def errors_in(attempts: Sequence[Attempt]) -> int:
+    return sum(attempt.verdict.status is Status.ERROR for attempt in attempts)

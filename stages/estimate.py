@@ -1,0 +1,27 @@
+"""What a round should cost, in attempts, from the spec alone: an upper bound, before anything is run."""
+
+from __future__ import annotations
+
+from schemas.goal import GoalSpec
+from schemas.record import StageName
+from schemas.rl import GrpoPhase
+
+
+def attempts_per_stage(spec: GoalSpec) -> dict[StageName, int]:
+    """Stage -> attempts at most. Evaluation counts base, SFT and RL; a policy measured in an earlier round is free."""
+    demonstrations = sum(spec.data.demonstrations.gold.values())
+    headroom = spec.rl.headroom.tasks * spec.rl.headroom.samples
+    rl = 0
+    for phase in spec.rl.phases:
+        if isinstance(phase, GrpoPhase):
+            rl += round(phase.steps * phase.groups * phase.oversample) * phase.group_size
+        else:
+            rl += phase.groups * phase.group_size
+    return {
+        "goal": 0,
+        "data": demonstrations,
+        "sft": 2 * spec.sft.gate_tasks,
+        "rl": headroom + rl,
+        "evaluation": 3 * sum(suite.tasks * suite.samples for suite in spec.evaluation.suites),
+        "backflow": spec.backflow.tasks * spec.backflow.samples,
+    }

@@ -1,0 +1,220 @@
+"""Evaluation: independent suites in deployment configuration, paired comparisons, and promotion through gates only.
+
+A policy's attempts on a suite are kept as an artifact and taken over when weights, tasks and pins are equal, so the base
+is measured once. INCONCLUSIVE never promotes. The held-out suites measure; nothing is selected on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from evals.gates import goal_met, promotion_gate, retention_gate
+from evals.metrics import attempt_metrics, by_family, paired, task_scores
+from evals.suites import suite_tasks
+from schemas.artifact import ArtifactRef
+from schemas.base import Digest, Json, digest_of
+from schemas.evaluation import EvaluationRecord, EvaluationSpec, SuiteSpec
+from schemas.goal import GoalRecord
+from schemas.metrics import Alarm, Decision, Gate, Paired, SuiteResult
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
+from schemas.task import Task
+from schemas.trajectory import Attempt, Purpose
+from schemas.verdict import Status
+from stages.artifacts import store
+from stages.attempts import read_attempts, write_attempts
+from stages.context import Context
+from stages.data import bench_pins, load_tasks
+from stages.equipment import Equipment, equip, errors_in
+from stages.models import fetch
+from stages.rl import final_checkpoint
+from stages.samplers import open_sampler
+from stages.sft import rollout_sections
+
+Inputs = tuple[dict[str, Json], dict[str, Digest]]
+Policy = tuple[str, Path | ArtifactRef, Digest]
+
+
+def inputs(ctx: Context) -> Inputs:
+    goal: GoalRecord = ctx.record("goal")
+    sections = rollout_sections(goal)
+    sections["evaluation"] = goal.spec.evaluation.model_dump(mode="json")
+    sections["criteria"] = [criterion.model_dump(mode="json") for criterion in goal.spec.criteria]
+    pins = {**bench_pins(goal), "tasks": ctx.record("data").artifacts["tasks"].digest}
+    if goal.bundles.audit_verifier:
+        pins["audit_verifier"] = goal.bundles.audit_verifier
+    pins |= {f"policy_{name}": weights for name, _, weights in policies(ctx)}
+    return sections, pins
+
+
+def policies(ctx: Context) -> list[Policy]:
+    """What is measured: base, this round's SFT and RL checkpoints, and the champion so far when it is another one."""
+    goal: GoalRecord = ctx.record("goal")
+    sft: SftRecord = ctx.record("sft")
+    rl: RlRecord = ctx.record("rl")
+    assert sft.checkpoint is not None
+    found: list[Policy] = [("base", fetch(goal.spec.model, ctx.cache), goal.base.weights)]
+    found.append(("sft", sft.artifacts["checkpoint"], sft.checkpoint.weights))
+    if rl.checkpoint is not None:
+        found.append(("rl", rl.artifacts["checkpoint"], rl.checkpoint.weights))
+    champion = previous_champion(ctx)
+    if champion is not None and champion[1] not in {weights for _, _, weights in found}:
+        found.append(("champion", *champion))
+    return found
+
+
+def previous_champion(ctx: Context) -> tuple[ArtifactRef, Digest] | None:
+    for record in reversed(ctx.earlier("evaluation")):
+        if "champion" in record.artifacts and record.champion:
+            return record.artifacts["champion"], record.champion
+    return None
+
+
+def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
+    goal: GoalRecord = ctx.record("goal")
+    spec = goal.spec.evaluation
+    tasks = load_tasks(ctx)
+    found: dict[str, dict[str, list[Attempt]]] = {}
+    artifacts: dict[str, ArtifactRef] = {}
+    with equip(ctx, goal) as bench:
+        for name, where, weights in policies(ctx):
+            artifact, attempts = _measure(ctx, goal, bench, name, where, weights, tasks)
+            artifacts[artifact.name], found[name] = artifact, attempts
+    results = [
+        _result(spec, suite, name, weights, found[name][suite.name])
+        for name, _, weights in policies(ctx)
+        for suite in spec.suites
+    ]
+    final = final_checkpoint(ctx)[2]
+    reference = next((name for name in ("champion", "base") if name in found), "base")
+    comparisons = _compare(spec, found, final, reference)
+    gates = _gates(spec, comparisons, final, reference, found)
+    promoted = all(gate.decision is Decision.GO for gate in gates)
+    gaps, alarms = _audit(spec, found[final])
+    champion = previous_champion(ctx)
+    if promoted:
+        artifact_ref, weights, _ = final_checkpoint(ctx)
+        champion = (artifact_ref, weights)
+    if champion is not None:
+        artifacts["champion"] = champion[0].model_copy(update={"name": "champion"})
+    return EvaluationRecord(
+        key=key,
+        inputs=pins,
+        artifacts=artifacts,
+        gates=gates,
+        alarms=alarms,
+        infrastructure_errors=sum(errors_in(a) for suites in found.values() for a in suites.values()),
+        results=results,
+        paired=comparisons,
+        audit_gap=gaps,
+        promoted=promoted,
+        champion=champion[1] if champion else None,
+        goal_met=goal_met(goal.spec.criteria, [result for result in results if result.policy == final]),
+    )
+
+
+def _measure(
+    ctx: Context,
+    goal: GoalRecord,
+    bench: Equipment,
+    name: str,
+    where: Path | ArtifactRef,
+    weights: Digest,
+    tasks: Sequence[Task],
+) -> tuple[ArtifactRef, dict[str, list[Attempt]]]:
+    """Attempts by suite of one policy; those of an earlier round when everything that decides them is equal."""
+    spec = goal.spec
+    audit = goal.bundles.audit_verifier or ""
+    sections = rollout_sections(goal)
+    suites = {suite.name: suite_tasks(suite, tasks, spec.seed) for suite in spec.evaluation.suites}
+    members: Json = {suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites}
+    identity = digest_of([weights, members, audit, sections, bench_pins(goal)])[:12]
+    label = f"attempts-{identity}"
+    for record in reversed(ctx.earlier("evaluation")):
+        if label in record.artifacts:
+            folder = ctx.workspace.open_artifact(record.artifacts[label])
+            taken = {suite: read_attempts(folder / f"{suite}.parquet") for suite in suites}
+            return record.artifacts[label], taken
+    folder = ctx.workspace.open_artifact(where) if isinstance(where, ArtifactRef) else where
+    sampler = open_sampler(spec.sampling, folder, ctx.runtime)
+    attempts: dict[str, list[Attempt]] = {}
+    for suite in spec.evaluation.suites:
+        ctx.progress(f"evaluating {name} on {suite.name}", len(attempts), len(suites))
+        requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
+        attempts[suite.name] = bench.attempt(sampler, requests, audit=True)
+
+    def write(target: Path) -> None:
+        for suite, rows in attempts.items():
+            write_attempts(target / f"{suite}.parquet", rows)
+
+    return store(ctx.workspace, "evaluation", label, write), attempts
+
+
+def _result(spec: EvaluationSpec, suite: SuiteSpec, name: str, weights: Digest, attempts: list[Attempt]) -> SuiteResult:
+    k = min(spec.k, suite.samples)
+    metrics = attempt_metrics(attempts, k, resamples=spec.resamples, confidence=spec.confidence)
+    families = by_family(attempts, resamples=spec.resamples, confidence=spec.confidence)
+    return SuiteResult.model_validate(
+        {"suite": suite.name, "policy": name, "checkpoint": weights, "metrics": metrics, "by_family": families}
+    )
+
+
+def _compare(
+    spec: EvaluationSpec, found: dict[str, dict[str, list[Attempt]]], final: str, reference: str
+) -> list[Paired]:
+    pairs = [("sft", "base"), ("rl", "sft"), (final, "base"), (final, reference)]
+    wanted = [pair for pair in dict.fromkeys(pairs) if pair[0] in found and pair[1] in found and pair[0] != pair[1]]
+    return [
+        Paired(
+            suite=suite.name,
+            metric="pass@1",
+            candidate=candidate,
+            reference=other,
+            difference=paired(
+                task_scores(found[candidate][suite.name]),
+                task_scores(found[other][suite.name]),
+                resamples=spec.resamples,
+                confidence=spec.confidence,
+            ),
+        )
+        for candidate, other in wanted
+        for suite in spec.suites
+    ]
+
+
+def _gates(
+    spec: EvaluationSpec,
+    comparisons: list[Paired],
+    final: str,
+    reference: str,
+    found: dict[str, dict[str, list[Attempt]]],
+) -> list[Gate]:
+    """Promotion: better than the champion on the promotion suite, and on retention not worse by more than the margin."""
+    against = {(p.suite, p.candidate, p.reference): p.difference for p in comparisons}
+    gates = [promotion_gate(against[(spec.promotion_suite, final, reference)], spec.promotion_suite, reference)]
+    gates.append(retention_gate(against[(spec.retention_suite, final, "base")], spec.retention_margin))
+    return gates
+
+
+def _audit(
+    spec: EvaluationSpec, attempts: dict[str, list[Attempt]]
+) -> tuple[dict[str, float | None], list[Alarm]]:
+    """Training verifier against audit verifier on the same outcomes: what one passes and the other does not."""
+    gaps: dict[str, float | None] = {}
+    for suite, rows in attempts.items():
+        both = [a for a in rows if a.audit and a.verdict.status is Status.SCORED and a.audit.status is Status.SCORED]
+        passed = [(bool(a.verdict.passed), bool(a.audit and a.audit.passed)) for a in both]
+        gaps[suite] = sum(t - u for t, u in passed) / len(passed) if passed else None
+    found = [
+        Alarm(
+            name="audit_gap",
+            value=gap,
+            threshold=spec.audit_gap_above,
+            step=0,
+            meaning=f"on {suite} the training verifier passes what the audit verifier does not",
+        )
+        for suite, gap in gaps.items()
+        if gap is not None and gap > spec.audit_gap_above
+    ]
+    return gaps, found

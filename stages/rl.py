@@ -1,0 +1,284 @@
+"""RL behind its gate: GRPO on verified rollouts, or DPO on pairs from them; skipped, with its reason, where it cannot learn.
+
+The trainers know no task: this stage hands them groups of rollouts made on the live policy by the one rollout loop, with
+zero-spread groups resampled and infrastructure errors left without a reward.
+Not covered: asynchronous rollouts, a value model.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evals.gates import headroom_gate, may_train
+from evals.monitors import alarms
+from schemas.base import Digest, Json, digest_of
+from schemas.goal import GoalRecord
+from schemas.metrics import Alarm
+from schemas.rl import DpoPhase, GrpoPhase, RlRecord
+from schemas.sft import SftRecord
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt, Purpose, UseEdge
+from stages.artifacts import scratch, store
+from stages.attempts import write_attempts, write_edges
+from stages.context import Context
+from stages.data import bench_pins, edge_of, load_tasks
+from stages.equipment import Equipment, equip, errors_in
+from stages.models import checkpoint_of
+from stages.samplers import Sampler, open_sampler
+from stages.sft import choosing, mover, rollout_sections
+
+Inputs = tuple[dict[str, Json], dict[str, Digest]]
+
+
+def inputs(ctx: Context) -> Inputs:
+    goal: GoalRecord = ctx.record("goal")
+    sft: SftRecord = ctx.record("sft")
+    sections = rollout_sections(goal)
+    sections["rl"] = goal.spec.rl.model_dump(mode="json")
+    sections["weights"] = {family: goal.weights[family] for family in sorted(goal.weights)}
+    sections["sft_gate"] = [gate.decision.value for gate in sft.gates]
+    assert sft.checkpoint is not None
+    pins = {
+        **bench_pins(goal),
+        "start": sft.checkpoint.weights,
+        "tasks": ctx.record("data").artifacts["tasks"].digest,
+    }
+    return sections, pins
+
+
+@dataclass
+class _Run:
+    """What the phases of one RL stage leave."""
+
+    attempts: list[Attempt] = field(default_factory=list)
+    edges: list[UseEdge] = field(default_factory=list)
+    curves: dict[str, list[float | None]] = field(default_factory=dict)
+    sampled: int = 0
+    used: int = 0
+    gap: dict[str, float] = field(default_factory=dict)
+    steps: int = 0
+
+    def extend(self, curves: dict[str, list[float | None]]) -> None:
+        for name in sorted(curves):
+            self.curves.setdefault(name, []).extend(curves[name])
+
+
+def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
+    goal: GoalRecord = ctx.record("goal")
+    sft: SftRecord = ctx.record("sft")
+    start = ctx.workspace.open_artifact(sft.artifacts["checkpoint"])
+    with equip(ctx, goal) as bench:
+        headroom = _headroom(ctx, goal, bench, start)
+        gate = headroom_gate(headroom, goal.spec.rl.headroom)
+        probe = store(ctx.workspace, "rl", "headroom", lambda folder: write_attempts(folder / "attempts.parquet", headroom))
+        if not may_train(gate):
+            owner = f"; {gate.owner} should act" if gate.owner else ""
+            return RlRecord(
+                key=key,
+                inputs=pins,
+                artifacts={"headroom": probe},
+                gates=[gate],
+                skipped=f"headroom {gate.decision.value}: {gate.because}{owner}",
+                infrastructure_errors=errors_in(headroom),
+            )
+        done = _Run()
+        with scratch(ctx.workspace) as work:
+            folder, adapter = start, work
+            for number, phase in enumerate(goal.spec.rl.phases):
+                out, adapter = work / f"{number}-merged", work / f"{number}-adapter"
+                if isinstance(phase, GrpoPhase):
+                    _grpo(ctx, goal, bench, folder, out, adapter, phase, done)
+                else:
+                    _dpo(ctx, goal, bench, folder, out, adapter, phase, done)
+                folder = out
+            checkpoint = store(ctx.workspace, "rl", "checkpoint", mover(folder))
+            kept = store(ctx.workspace, "rl", "adapter", mover(adapter))
+    attempts = store(ctx.workspace, "rl", "attempts", lambda target: _write(target, done))
+    return RlRecord(
+        key=key,
+        inputs=pins,
+        artifacts={"headroom": probe, "checkpoint": checkpoint, "adapter": kept, "attempts": attempts},
+        gates=[gate],
+        alarms=alarms(done.curves, done.gap, goal.spec.rl.monitors),
+        infrastructure_errors=errors_in([*headroom, *done.attempts]),
+        checkpoint=checkpoint_of(ctx.workspace.open_artifact(checkpoint), parent=pins["start"]),
+        steps=done.steps,
+        curves=done.curves,
+        groups_sampled=done.sampled,
+        groups_used=done.used,
+        sampler_gap=done.gap,
+    )
+
+
+def _write(folder: Path, done: _Run) -> None:
+    write_attempts(folder / "attempts.parquet", done.attempts)
+    write_edges(folder / "edges.parquet", done.edges)
+
+
+def _headroom(ctx: Context, goal: GoalRecord, bench: Equipment, start: Path) -> list[Attempt]:
+    spec = goal.spec.rl.headroom
+    sampler = open_sampler(goal.spec.sampling, start, ctx.runtime)
+    tasks = choosing(ctx, goal.spec.rl.skills, spec.tasks)
+    return bench.attempt(sampler, bench.requests(tasks, spec.samples, Purpose.HEADROOM, sampler.policy))
+
+
+# --- groups
+
+
+@dataclass
+class TaskStream:
+    """An endless, seeded order of training tasks: families weighted by backflow, no task twice before it must be."""
+
+    tasks: Sequence[Task]
+    weights: dict[str, float]
+    seed: int
+    drawn: int = 0
+    _queue: list[Task] = field(default_factory=list)
+
+    def take(self, count: int) -> list[Task]:
+        while len(self._queue) < count:
+            self._queue += self._pass()
+        taken, self._queue = self._queue[:count], self._queue[count:]
+        return taken
+
+    def _pass(self) -> list[Task]:
+        """One weighted order of all tasks (exponential keys, Efraimidis and Spirakis 2006)."""
+        stream = np.random.Generator(np.random.Philox(key=[self.seed, self.drawn]))
+        self.drawn += 1
+        weights = np.array([self.weights.get(task.family, 1.0) for task in self.tasks])
+        keys = stream.exponential(size=len(self.tasks)) / weights
+        return [self.tasks[i] for i in np.argsort(keys, kind="stable")]
+
+
+def training_tasks(ctx: Context, goal: GoalRecord) -> list[Task]:
+    skills = goal.spec.rl.skills
+    return [task for task in load_tasks(ctx) if task.split is Split.TRAIN and (not skills or task.skill in skills)]
+
+
+def sample_groups(bench: Equipment, sampler: Sampler, tasks: Sequence[Task], size: int, salt: Json) -> list[list[Attempt]]:
+    """One group of `size` attempts a task, on one policy. `salt` separates the seeds of one step from another's."""
+    requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]))
+    attempts = bench.attempt(sampler, requests)
+    return [attempts[start : start + size] for start in range(0, len(attempts), size)]
+
+
+def mixed(group: Sequence[Attempt]) -> bool:
+    """Rewards differ: only such a group has a gradient. Members that infrastructure broke do not count."""
+    return len({attempt.reward.value for attempt in group if attempt.reward.value is not None}) > 1
+
+
+# --- GRPO
+
+
+def _grpo(
+    ctx: Context, goal: GoalRecord, bench: Equipment, start: Path, out: Path, adapter: Path, phase: GrpoPhase, done: _Run
+) -> None:
+    from stages.trainers.grpo import Member, train_grpo
+
+    stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
+    by_id: dict[str, Attempt] = {}
+
+    def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Any]], dict[str, float]]:
+        """Enough groups with spread for one step, at most `oversample` times as many sampled."""
+        limit, sampled, kept = round(phase.groups * phase.oversample), 0, []
+        flat: list[list[Attempt]] = []
+        while len(kept) < phase.groups and sampled < limit:
+            tasks = stream.take(min(phase.groups, limit - sampled))
+            groups = sample_groups(bench, sampler, tasks, phase.group_size, [phase.name, step, sampled])
+            sampled += len(groups)
+            for group in groups:
+                done.attempts.extend(group)
+                (kept if mixed(group) else flat).append(group)
+        chosen = (kept + flat)[: phase.groups]
+        by_id.update({attempt.trajectory.id: attempt for group in chosen for attempt in group})
+        done.sampled, done.used = done.sampled + sampled, done.used + min(len(kept), phase.groups)
+        everything = [attempt for group in kept + flat for attempt in group]
+        measured = {"zero_spread": len(flat) / sampled, **_measure(everything)}
+        return [[Member(trajectory=a.trajectory, reward=a.reward.value) for a in group] for group in chosen], measured
+
+    result = train_grpo(start, out, adapter, phase, goal.spec.sampling, goal.spec.seed, groups_of, ctx.progress)
+    done.extend(result.curves)
+    done.gap = done.gap or result.sampler_gap
+    for use in result.uses:
+        done.edges.append(edge_of("group_member", f"{phase.name}/{use.step}", by_id[use.trajectory], use.advantage, done.steps + use.step))
+    done.steps += phase.steps
+
+
+def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
+    """What one step's rollouts say about the policy; a number without data is left out, not zero."""
+    trajectories = [a.trajectory for a in attempts if a.trajectory.status == "done"]
+    rewards = [a.reward.value for a in attempts if a.reward.value is not None]
+    turns = [turn for trajectory in trajectories for turn in trajectory.turns]
+    measured: dict[str, float] = {"errors": float(errors_in(attempts))}
+    if rewards:
+        measured |= {"reward": float(np.mean(rewards)), "reward_std": float(np.std(rewards))}
+        measured["solved"] = float(np.mean([bool(a.verdict.passed) for a in attempts if a.reward.value is not None]))
+    if turns:
+        measured["length"] = float(np.mean([len(turn.completion_ids) for turn in turns]))
+        measured["invalid_calls"] = float(np.mean([turn.parse_error is not None for turn in turns]))
+        measured["repetition"] = float(np.mean([_repeated(turn.completion_ids) for turn in turns]))
+    return measured
+
+
+def _repeated(ids: Sequence[int], n: int = 4) -> float:
+    """Share of n-grams that occur more than once in a completion, in [0, 1]."""
+    grams = Counter(zip(*(ids[i:] for i in range(n)), strict=False))
+    total = sum(grams.values())
+    return sum(count - 1 for count in grams.values()) / total if total else 0.0
+
+
+# --- DPO
+
+
+def _dpo(
+    ctx: Context, goal: GoalRecord, bench: Equipment, start: Path, out: Path, adapter: Path, phase: DpoPhase, done: _Run
+) -> None:
+    from stages.trainers.dpo import Pair, train_dpo
+
+    stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
+    sampler = open_sampler(goal.spec.sampling, start, ctx.runtime)
+    pairs: list[Pair] = []
+    for done_groups in range(0, phase.groups, 8):
+        tasks = stream.take(min(8, phase.groups - done_groups))
+        ctx.progress("sampling pairs", done_groups, phase.groups)
+        for group in sample_groups(bench, sampler, tasks, phase.group_size, [phase.name, done_groups]):
+            done.attempts.extend(group)
+            done.sampled += 1
+            for better, worse in preferences(group):
+                done.used += 1
+                name = f"{phase.name}/{len(pairs)}"
+                pairs.append(Pair(id=name, chosen=better.trajectory.conversation(), rejected=worse.trajectory.conversation()))
+                done.edges += [edge_of("preference_pair", f"{name}/{side}", a) for side, a in (("chosen", better), ("rejected", worse))]
+    curves = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, ctx.progress)
+    done.extend(curves)
+    done.steps += phase.steps
+
+
+def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attempt, Attempt]]:
+    """Pairs of one task with different rewards: best with worst, then inwards; each attempt in one pair at most."""
+    scored = sorted(
+        (a for a in group if a.reward.value is not None), key=lambda a: (-(a.reward.value or 0.0), a.trajectory.id)
+    )
+    unique = [a for a, b in pairwise([*scored, None]) if b is None or a.trajectory.outcome_digest != b.trajectory.outcome_digest]
+    ends = zip(unique, reversed(unique), strict=False)
+    return [(a, b) for a, b in ends if (a.reward.value or 0.0) > (b.reward.value or 0.0)][:at_most]
+
+
+def final_checkpoint(ctx: Context, round: int | None = None) -> tuple[Any, Digest, str]:
+    """The artifact, weights and name of what the round trained: RL's checkpoint, or SFT's where RL was skipped."""
+    rl: RlRecord = ctx.record("rl", round)
+    if rl.checkpoint is not None:
+        return rl.artifacts["checkpoint"], rl.checkpoint.weights, "rl"
+    sft: SftRecord = ctx.record("sft", round)
+    assert sft.checkpoint is not None
+    return sft.artifacts["checkpoint"], sft.checkpoint.weights, "sft"
+
+
+__all__ = ["Alarm", "TaskStream", "final_checkpoint", "inputs", "mixed", "preferences", "run", "sample_groups", "training_tasks"]

@@ -1,0 +1,103 @@
+"""A round as a sequence of stages: what is open, what would run, and the running of one stage to its record.
+
+Same key, nothing to do: a stage whose inputs did not change repeats the record of the round that has it. Knows no
+orchestrator; flows call `run_stage`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from schemas.base import Digest
+from schemas.errors import InputError
+from schemas.record import STAGES, Record, StageName
+from stages.context import Context
+from stages.keys import stage_key
+from stages.workspace import Workspace
+
+
+def open_round(workspace: Workspace) -> int | None:
+    """The last round, when it lacks a record; None when every round is complete."""
+    rounds = workspace.rounds()
+    return rounds[-1] if rounds and missing(workspace, rounds[-1]) else None
+
+
+def complete_rounds(workspace: Workspace) -> int:
+    return sum(not missing(workspace, number) for number in workspace.rounds())
+
+
+def missing(workspace: Workspace, number: int) -> list[StageName]:
+    return [stage for stage in STAGES if not workspace.has(number, stage)]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What would happen to one stage of a round."""
+
+    stage: StageName
+    action: str  # done | reuse | run | unknown
+    why: str
+    key: Digest | None = None
+
+
+def plan(ctx: Context) -> list[Step]:
+    """For each stage of the round: done, reused, to be run, or not known yet because a stage before it has to run first."""
+    steps: list[Step] = []
+    for stage in STAGES:
+        if ctx.workspace.has(ctx.round, stage):
+            steps.append(Step(stage, "done", "its record is written"))
+            continue
+        if any(step.action in ("run", "unknown") for step in steps):
+            steps.append(Step(stage, "unknown", "depends on a stage that has to run first"))
+            continue
+        key, _ = key_of(ctx, stage)
+        found = ctx.workspace.reuse(ctx.round, stage, key)
+        if found is not None:
+            steps.append(Step(stage, "reuse", f"same key as round {found.reused_from}", key))
+        else:
+            steps.append(Step(stage, "run", changed(ctx, stage, key), key))
+        if found is not None and any(not ctx.workspace.has(ctx.round, before) for before in STAGES[: STAGES.index(stage)]):
+            steps[-1] = Step(stage, "unknown", "depends on a stage that has to run first")
+    return steps
+
+
+def changed(ctx: Context, stage: StageName, key: Digest) -> str:
+    """Which inputs differ from the last round's, by name."""
+    earlier = ctx.earlier(stage)
+    if not earlier:
+        return "never run"
+    _, pins = key_of(ctx, stage)
+    before: dict[str, Digest] = earlier[-1].inputs
+    names = sorted(name for name in {*pins, *before} if pins.get(name) != before.get(name))
+    return f"changed: {', '.join(names)}" if names else "changed: its section of the spec, its code or its libraries"
+
+
+def key_of(ctx: Context, stage: StageName) -> tuple[Digest, dict[str, Digest]]:
+    sections, pins = _module(stage).inputs(ctx)
+    return stage_key(stage, sections, pins), pins
+
+
+def run_stage(ctx: Context, stage: StageName) -> Record:
+    """Bring one stage of the round to its record. The record is the commit point: before it nothing happened."""
+    found: Record | None = ctx.workspace.read(ctx.round, stage)
+    if found is not None:
+        return found
+    for before in STAGES[: STAGES.index(stage)]:
+        if not ctx.workspace.has(ctx.round, before):
+            raise InputError(f"round {ctx.round}: {stage} needs {before} first; run `postloop run --until {stage}`")
+    began = time.monotonic()
+    key, pins = key_of(ctx, stage)
+    record = ctx.workspace.reuse(ctx.round, stage, key)
+    if record is None:
+        made: Record = _module(stage).run(ctx, key, pins)
+        record = made
+    ctx.telemetry.put("seconds", round(time.monotonic() - began, 2))
+    ctx.workspace.commit(ctx.round, record, ctx.telemetry.values)
+    return record
+
+
+def _module(stage: StageName) -> Any:
+    return importlib.import_module(f"stages.{stage}")

@@ -1,0 +1,126 @@
+"""SFT: the cold start. Phases run in order, each from the weights of the one before; then the parse-rate gate on dev.
+
+Not covered: packing, and phases on data other than the round's demonstrations.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from evals.gates import parse_gate
+from evals.suites import halves
+from schemas.artifact import ArtifactRef
+from schemas.base import Digest, Json
+from schemas.errors import InputError
+from schemas.goal import GoalRecord
+from schemas.sft import SftRecord
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt, Purpose
+from stages.artifacts import scratch, store
+from stages.attempts import write_attempts
+from stages.context import Context
+from stages.data import bench_pins, load_demonstrations, load_tasks, round_robin
+from stages.equipment import equip, errors_in
+from stages.models import checkpoint_of, fetch
+from stages.samplers import open_sampler
+
+Inputs = tuple[dict[str, Json], dict[str, Digest]]
+
+
+def inputs(ctx: Context) -> Inputs:
+    goal: GoalRecord = ctx.record("goal")
+    data = ctx.record("data")
+    sections = rollout_sections(goal)
+    sections["sft"] = goal.spec.sft.model_dump(mode="json")
+    pins = {
+        **bench_pins(goal),
+        "start": start_checkpoint(ctx)[1],
+        "demonstrations": data.artifacts["demonstrations"].digest,
+        "tasks": data.artifacts["tasks"].digest,
+    }
+    return sections, pins
+
+
+def rollout_sections(goal: GoalRecord) -> dict[str, Json]:
+    """Parts of the spec that every rollout depends on."""
+    spec = goal.spec
+    return {
+        "seed": spec.seed,
+        "sampling": spec.sampling.model_dump(mode="json"),
+        "budgets": spec.budgets.model_dump(mode="json"),
+        "safety": spec.safety.model_dump(mode="json"),
+        "rewards": spec.rewards.model_dump(mode="json"),
+    }
+
+
+def start_checkpoint(ctx: Context) -> tuple[Path | ArtifactRef, Digest]:
+    """Where training starts: the base model, or the champion of the rounds before when the spec says so."""
+    goal: GoalRecord = ctx.record("goal")
+    if goal.spec.start == "champion":
+        evaluations = ctx.earlier("evaluation")
+        if evaluations and "champion" in evaluations[-1].artifacts:
+            return evaluations[-1].artifacts["champion"], evaluations[-1].champion
+    return fetch(goal.spec.model, ctx.cache), goal.base.weights
+
+
+def folder_of(ctx: Context, checkpoint: Path | ArtifactRef) -> Path:
+    return ctx.workspace.open_artifact(checkpoint) if isinstance(checkpoint, ArtifactRef) else checkpoint
+
+
+def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
+    from stages.trainers.sft import train_sft
+
+    goal: GoalRecord = ctx.record("goal")
+    spec = goal.spec.sft
+    rows = [row["messages"] for row in load_demonstrations(ctx)]
+    if not rows:
+        raise InputError("sft: the data stage left no demonstrations; set data.demonstrations in goal.yaml")
+    origin, parent = start_checkpoint(ctx)
+    start = folder_of(ctx, origin)
+    loss: list[float] = []
+    with scratch(ctx.workspace) as work:
+        for number, phase in enumerate(spec.phases):
+            out, adapter = work / f"{number}-merged", work / f"{number}-adapter"
+            result = train_sft(start, out, adapter, rows, phase, goal.spec.seed, ctx.progress)
+            loss += result.loss
+            start = out
+        checkpoint = store(ctx.workspace, "sft", "checkpoint", mover(start))
+        kept = store(ctx.workspace, "sft", "adapter", mover(adapter))
+    attempts = _gate_attempts(ctx, goal, checkpoint)
+    gate = parse_gate(attempts, spec)
+    table = store(ctx.workspace, "sft", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts))
+    return SftRecord(
+        key=key,
+        inputs=pins,
+        artifacts={"checkpoint": checkpoint, "adapter": kept, "attempts": table},
+        gates=[gate],
+        infrastructure_errors=errors_in(attempts),
+        checkpoint=checkpoint_of(ctx.workspace.open_artifact(checkpoint), parent=parent),
+        rows=len(rows),
+        loss=loss,
+    )
+
+
+def mover(source: Path):  # type: ignore[no-untyped-def]
+    """A builder that moves what a trainer left into its artifact: weights are not written twice."""
+
+    def move(folder: Path) -> None:
+        for path in sorted(source.iterdir()):
+            shutil.move(path, folder / path.name)
+
+    return move
+
+
+def choosing(ctx: Context, skills: list[str], count: int) -> list[Task]:
+    """Dev tasks that gates may look at: the choosing half, never the half that measures, never the held-out."""
+    goal: GoalRecord = ctx.record("goal")
+    dev = [task for task in load_tasks(ctx) if task.split is Split.DEV and (not skills or task.skill in skills)]
+    return round_robin(halves(dev)[0], count, goal.spec.seed)
+
+
+def _gate_attempts(ctx: Context, goal: GoalRecord, checkpoint: ArtifactRef) -> list[Attempt]:
+    tasks = choosing(ctx, [], goal.spec.sft.gate_tasks)
+    with equip(ctx, goal) as bench:
+        sampler = open_sampler(goal.spec.sampling, ctx.workspace.open_artifact(checkpoint), ctx.runtime)
+        return bench.attempt(sampler, bench.requests(tasks, 2, Purpose.DEMONSTRATION, sampler.policy))

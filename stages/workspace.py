@@ -1,0 +1,404 @@
+"""A workspace on disk: specs, records, artifacts, locks. The record is the commit point.
+
+A stage's artifacts are stored and flushed first, then handed to DVC, then its telemetry and the round's pins are
+written, and the record last, by rename; a git commit follows and may be made up for later. So a kill at any instant
+leaves either the old state or the new one, and the next start needs no repair by hand: `with workspace.lock():` clears
+what a killed run left and commits what it had recorded.
+
+Not covered: several machines writing one workspace over a network file system without working locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from schemas.artifact import ArtifactRef
+from schemas.backflow import BackflowRecord
+from schemas.base import SCHEMA_VERSION, Digest
+from schemas.data import DataRecord
+from schemas.errors import InfrastructureError, InputError, IntegrityError
+from schemas.evaluation import EvaluationRecord
+from schemas.goal import GoalRecord
+from schemas.pins import RunPin
+from schemas.record import STAGES, Record, StageName
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
+from stages import artifacts, git, pins
+from stages.artifacts import disk_errors, make_folder, pretty, write_durably
+from stages.spec import load_spec
+
+RECORDS: dict[StageName, type[Record]] = {
+    "goal": GoalRecord,
+    "data": DataRecord,
+    "sft": SftRecord,
+    "rl": RlRecord,
+    "evaluation": EvaluationRecord,
+    "backflow": BackflowRecord,
+}
+_IGNORE = """\
+/.postloop/
+/artifacts/*/*
+!/artifacts/*/*.dvc
+!/artifacts/*/*.manifest.json
+.*.tmp
+"""
+_README = """\
+# A postloop workspace
+
+`goal.yaml` says what is wanted; edit it, then `postloop check` and `postloop run`.
+`rounds/` holds the records, `artifacts/` the content (DVC; `postloop verify` checks every byte), `decisions/` what
+people decided. `git log` is the history of the loop. `.postloop/` holds caches and may be deleted.
+"""
+
+
+class Workspace:
+    """The folder of one loop. Reading needs no lock; `commit`, `sweep` and `settle` belong inside `with lock()`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._descriptor: int | None = None
+
+    @classmethod
+    def create(cls, root: Path, spec_text: str) -> Workspace:
+        """A new workspace around this goal.yaml, whole or not at all. `root` must be missing or empty.
+
+        Raises InputError, SpecError (with nothing written), InfrastructureError.
+        """
+        root = Path(os.path.abspath(root))
+        if root.is_symlink() or (root.exists() and not (root.is_dir() and not any(root.iterdir()))):
+            raise InputError(f"workspace {root}: there is something already; name a folder that is new or empty")
+        with disk_errors(f"workspace {root}"):
+            root.parent.mkdir(parents=True, exist_ok=True)
+            _remove_abandoned(root)
+            tmp = Path(tempfile.mkdtemp(prefix=f".{root.name}.new-{os.getpid()}-", dir=root.parent))
+            try:
+                _furnish(tmp, spec_text)
+                tmp.rename(root)
+            finally:
+                shutil.rmtree(tmp, ignore_errors=True)
+            artifacts.flush_folder(root.parent)
+        return cls(root)
+
+    @classmethod
+    def open(cls, root: Path) -> Workspace:
+        """Raises InputError when `root` is not a workspace."""
+        root = Path(os.path.abspath(root))
+        for needed in ("goal.yaml", ".git", ".dvc/config"):
+            if not (root / needed).exists():
+                raise InputError(f"workspace {root}: it is none, {needed} is missing; make one with `postloop init {root}`")
+        return cls(root)
+
+    @property
+    def spec_path(self) -> Path:
+        return self.root / "goal.yaml"
+
+    @property
+    def scratch(self) -> Path:
+        """Caches and local servers' files; may be deleted at any time."""
+        folder = self.root / ".postloop"
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the one writer, after clearing what a killed one left. Freed by the kernel when its owner dies.
+
+        Raises InputError naming the process that holds it.
+        """
+        self._acquire()
+        try:
+            self.sweep()
+            self.settle()
+            yield
+        finally:
+            self._release()
+
+    def _acquire(self) -> None:
+        path = self.scratch / "lock"
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+                os.close(descriptor)
+                raise InputError(
+                    f"workspace {self.root}: process {holder} is running in it; wait until it ends, or stop it"
+                ) from None
+            if _is_at(descriptor, path):
+                break
+            os.close(descriptor)  # .postloop/ was deleted between opening and locking
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+        _HELD.add(descriptor)
+
+    def _release(self) -> None:
+        if self._descriptor is not None:
+            _HELD.discard(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _require_lock(self) -> None:
+        """Also after somebody deleted .postloop/ while we ran: take the new file's lock, or refuse."""
+        if self._descriptor is None:
+            raise RuntimeError("write to a workspace inside `with workspace.lock():`")
+        if not _is_at(self._descriptor, self.scratch / "lock"):
+            try:
+                self._release()
+                self._acquire()
+            except InputError as error:
+                raise InfrastructureError(f"{error}; .postloop/ was deleted while this process ran") from error
+
+    def rounds(self) -> list[int]:
+        """Numbers of the rounds that have a record, ascending."""
+        found = (path for path in (self.root / "rounds").glob("*") if re.fullmatch(r"\d{4,}", path.name))
+        return sorted(int(path.name) for path in found if any((path / f"{stage}.json").is_file() for stage in STAGES))
+
+    def folder(self, number: int) -> Path:
+        if number < 1:
+            raise InputError(f"round {number}: rounds are numbered from 1")
+        return self.root / "rounds" / f"{number:04d}"
+
+    def has(self, number: int, stage: StageName) -> bool:
+        return (self.folder(number) / f"{stage}.json").is_file()
+
+    def open_artifact(self, ref: ArtifactRef) -> Path:
+        """`artifacts.open_artifact`: the folder, checked. Raises IntegrityError."""
+        return artifacts.open_artifact(self, ref)
+
+    def read(self, number: int, stage: StageName) -> Record | None:
+        """The record, as the class of its stage, or None. Raises IntegrityError when it is damaged."""
+        path = self.folder(number) / f"{stage}.json"
+        name = path.relative_to(self.root).as_posix()
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            version = json.loads(raw).get("schema_version")
+            if isinstance(version, int) and version > SCHEMA_VERSION:
+                raise InputError(f"{name}: schema version {version}, known {SCHEMA_VERSION}; use a newer postloop")
+            return RECORDS[stage].model_validate_json(raw)
+        except (ValueError, AttributeError) as error:
+            first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else " ".join(str(error).split())
+            remedy = f"restore it with `git checkout -- {name}`"
+            raise IntegrityError(f"{name}: not a {stage} record: {first}; {remedy}") from error
+
+    def records(self, number: int) -> dict[StageName, Record]:
+        """Records of a round in the order of the stages."""
+        found = ((stage, self.read(number, stage)) for stage in STAGES)
+        return {stage: record for stage, record in found if record is not None}
+
+    def telemetry(self, number: int, stage: StageName) -> dict[str, Any]:
+        """Times and counts of a stage; empty when there are none."""
+        path = self.folder(number) / "telemetry" / f"{stage}.json"
+        try:
+            content = json.loads(path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def pins(self, number: int) -> RunPin | None:
+        """The run pin as it was written with the round's last record."""
+        path = self.folder(number) / "pins.json"
+        return RunPin.model_validate_json(path.read_bytes()) if path.is_file() else None
+
+    def reuse(self, number: int, stage: StageName, key: Digest) -> Record | None:
+        """The latest earlier record of equal key, to be committed again in round `number`."""
+        for earlier in reversed([known for known in self.rounds() if known < number]):
+            record = self.read(earlier, stage)
+            if record is not None and record.key == key:
+                return record.model_copy(update={"reused_from": record.reused_from or earlier})
+        return None
+
+    def commit(self, number: int, record: Record, telemetry: Mapping[str, Any]) -> None:
+        """Make the stage done: artifacts to DVC, telemetry, pins, then the record, then git.
+
+        Raises InputError when the stage has a record already, InfrastructureError when disk, DVC or git fail: then
+        there is no record (or, if only git failed, one that the next start commits).
+        """
+        self._require_lock()
+        if self.read(number, record.stage) is not None:
+            raise InputError(f"round {number}: {record.stage} has a record; it is written once, so start a new round")
+        subject = f"round {number}: {record.stage}"
+        sidecar = pretty(json.loads(json.dumps(telemetry, default=str)))
+        with disk_errors(subject):
+            self._track(record)
+            folder = self.folder(number)
+            make_folder(folder / "telemetry")
+            write_durably(folder / "telemetry" / f"{record.stage}.json", sidecar)
+            everything = {**self.records(number), record.stage: record}
+            write_durably(folder / "pins.json", pretty(self._derive(everything)))
+            write_durably(folder / f"{record.stage}.json", pretty(record.model_dump(mode="json")))
+        git.commit(self.root, [*self._specs(), *self._files_of(number, record)], subject)
+
+    def _track(self, record: Record) -> None:
+        present = []
+        for ref in record.artifacts.values():
+            if (self.root / ref.path).is_dir():
+                present.append(ref.path)
+            elif not (self.root / f"{ref.path}.dvc").is_file():
+                raise InfrastructureError(f"artifact {ref.path}: gone before its record was written; run again")
+        if present:
+            from stages import dvc
+
+            dvc.add(self.root, present)
+
+    def _derive(self, records: Mapping[StageName, Record]) -> dict[str, Any]:
+        return pins.derive(records, commit=git.head(self.root)).model_dump(mode="json")
+
+    def sweep(self) -> list[str]:
+        """Remove what killed runs left: temporary files, stale locks, torn pointers. Returns their relative paths."""
+        self._require_lock()
+        removed = git.remove_stale_locks(self.root)
+        leftovers = [*self.scratch.glob(f"{artifacts.TMP_PREFIX}*"), *self.root.glob("rounds/*/**/.*.tmp")]
+        for path in (*leftovers, *self.root.glob("artifacts/*/.*.tmp")):
+            removed.append(path.relative_to(self.root).as_posix())
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        from stages import dvc
+
+        return removed + dvc.remove_stale(self.root)
+
+    def settle(self) -> list[str]:
+        """Commit records that a killed run wrote and did not come to commit. Returns the commits' messages."""
+        self._require_lock()
+        messages = []
+        waiting = self._uncommitted()
+        for number in self.rounds():
+            prefix = f"rounds/{number:04d}/"
+            if not any(name.startswith(prefix) for name in waiting):
+                continue
+            records = self.records(number)
+            self._settle_pins(number, records)
+            for stage, record in records.items():
+                message = f"round {number}: {stage}"
+                if f"{prefix}{stage}.json" in waiting and git.commit(self.root, self._files_of(number, record), message):
+                    messages.append(message)
+        return messages
+
+    def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
+        """Pins are written just before the record: after a kill in between they name a stage that is not done."""
+        path = self.folder(number) / "pins.json"
+        derived = self._derive(records)
+        if not path.is_file() or json.loads(path.read_bytes())["pins"] != derived["pins"]:
+            write_durably(path, pretty(derived))
+
+    def _uncommitted(self) -> list[str]:
+        return git.uncommitted(self.root, ["rounds"]) if (self.root / "rounds").is_dir() else []
+
+    def _specs(self) -> list[str]:
+        return [path.name for path in sorted(self.root.glob("*.yaml"))] + ["decisions"]
+
+    def _files_of(self, number: int, record: Record) -> list[str]:
+        names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")
+        content = [f"{ref.path}{end}" for ref in record.artifacts.values() for end in (".dvc", ".manifest.json")]
+        return [*(f"rounds/{number:04d}/{name}" for name in names), *content]
+
+    def refs(self) -> list[ArtifactRef]:
+        """Every artifact that some record names, once, sorted by path."""
+        records = [record for number in self.rounds() for record in self.records(number).values()]
+        found = {ref.path: ref for record in records for ref in record.artifacts.values()}
+        return [found[path] for path in sorted(found)]
+
+    def verify(self) -> list[str]:
+        """Every record and every artifact against its digest. One line for each problem; empty when all is well."""
+        problems = [
+            f"{name}: differs from its commit; restore it with `git checkout -- {name}`"
+            for name in self._uncommitted()
+            if re.fullmatch(r"rounds/\d{4,}/[a-z]+\.json", name)
+        ]
+        for number in self.rounds():
+            for stage in STAGES:
+                try:
+                    self.read(number, stage)
+                except IntegrityError as error:
+                    problems.append(str(error))
+        if any("not a " in problem for problem in problems):
+            return problems
+        return problems + [problem for ref in self.refs() for problem in artifacts.problems_of(self, ref)]
+
+    def push(self, remote: str | None = None) -> int:
+        """Send every artifact to a DVC remote; damaged ones are refused. Returns the number of files sent."""
+        from stages import dvc
+
+        refs = self.refs()
+        here = [ref for ref in refs if (self.root / ref.path).exists()]
+        problems = [problem for ref in here for problem in artifacts.problems_of(self, ref)]
+        if problems:
+            raise IntegrityError(problems[0])
+        return dvc.push(self.root, [ref.path for ref in refs], remote)
+
+    def pull(self, remote: str | None = None) -> list[str]:
+        """Fetch every artifact that is missing or damaged, and check it. Returns the paths that were restored."""
+        from stages import dvc
+
+        bad = [ref for ref in self.refs() if artifacts.problems_of(self, ref)]
+        for ref in bad:
+            dvc.drop_damaged(self.root, ref.path)
+            shutil.rmtree(self.root / ref.path, ignore_errors=True)
+        dvc.pull(self.root, [ref.path for ref in bad], remote)
+        still = [problem for ref in bad for problem in artifacts.problems_of(self, ref)]
+        if still:
+            raise IntegrityError(still[0])
+        return [ref.path for ref in bad]
+
+
+_HELD: set[int] = set()
+
+
+def _drop_in_child() -> None:
+    """A forked worker must not keep the lock of a parent that died."""
+    for descriptor in _HELD:
+        os.close(descriptor)
+    _HELD.clear()
+
+
+os.register_at_fork(after_in_child=_drop_in_child)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    here = os.fstat(descriptor)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def _furnish(root: Path, spec_text: str) -> None:
+    from stages import dvc
+
+    root.chmod(0o755)
+    write_durably(root / "goal.yaml", spec_text.encode())
+    load_spec(root / "goal.yaml")
+    git.init(root)
+    dvc.init(root)
+    write_durably(root / ".gitignore", _IGNORE.encode())
+    write_durably(root / "README.md", _README.encode())
+    (root / "decisions").mkdir()
+    write_durably(root / "decisions" / ".gitkeep", b"")
+    git.commit(root, [".dvc", ".dvcignore", ".gitignore", "README.md", "decisions", "goal.yaml"], "a new workspace")
+
+
+def _remove_abandoned(root: Path) -> None:
+    """Half-made workspaces of creators that were killed."""
+    pattern = re.compile(re.escape(f".{root.name}.new-") + r"(\d+)-\w+")
+    for path in root.parent.iterdir():
+        found = pattern.fullmatch(path.name)
+        if found and not Path("/proc", found[1]).exists():
+            shutil.rmtree(path, ignore_errors=True)
