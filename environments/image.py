@@ -1,4 +1,4 @@
-"""Images: a root file system of its own for the sandbox (interpreter, standard library, libraries, packages), and its identity.
+"""Images: the sandbox's own root file system (interpreter, libraries, packages), and its identity.
 
 Covered: an image from the host's own CPython and the running environment's installed packages, precompiled, without a
 registry or a network; the canonical layer tar and its SHA-256; a copy that another user can reach.
@@ -49,7 +49,7 @@ _STDLIB_SKIP = re.compile(
     r"|_xxtestfuzz.*|xxlimited.*|.*\.pyc|.*\.a|.*\.pickle)$"
 )
 _METADATA_KEPT = ("METADATA", "entry_points.txt", "top_level.txt")
-_PASSWD = "root:x:0:0::/:/nonexistent\nagent:x:10001:10001::/work:/nonexistent\n"
+_USERS = "root:x:0:0::/:/nonexistent\nagent:x:10001:10001::/work:/nonexistent\n"
 _GROUP = "root:x:0:\nagent:x:10001:\n"
 
 
@@ -59,7 +59,10 @@ class Image(NamedTuple):
 
 
 def build_image(
-    cache: Path, name: str = "python", packages: tuple[str, ...] = ("pytest",), variables: Mapping[str, str] | None = None
+    cache: Path,
+    name: str = "python",
+    packages: tuple[str, ...] = ("pytest",),
+    variables: Mapping[str, str] | None = None,
 ) -> Image:
     """The image with those installed distributions and all that they require; built once and kept under `cache`.
 
@@ -140,7 +143,7 @@ def lay_root(root: Path, packages: tuple[str, ...]) -> None:
     for link, target in {"bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64"}.items():
         (root / link).symlink_to(target)
     (root / "usr/lib64").mkdir()
-    (root / "etc/passwd").write_text(_PASSWD)
+    (root / "etc/passwd").write_text(_USERS)
     (root / "etc/group").write_text(_GROUP)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     _copy(_interpreter(), root / "usr/bin" / version)
@@ -232,21 +235,29 @@ def _copy_shared_libraries(root: Path) -> None:
     """
     objects = [str(_interpreter())]
     objects += [str(path) for path in sorted(root.rglob("*.so*")) if path.is_file()]
-    environment = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LD_LIBRARY_PATH": f"{sys.base_prefix}/lib"}
-    done = subprocess.run(["ldd", *objects], capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(["ldd", *objects], capture_output=True, text=True, check=False, env=_loader_variables())
     found = {Path(path).name: Path(path) for path in re.findall(r"=> (/\S+) \(0x", done.stdout)}
     missing = sorted(set(re.findall(r"(\S+) => not found", done.stdout)))
     loaders = sorted(set(re.findall(r"^\s+(/\S+) \(0x", done.stdout, re.MULTILINE)))
     if missing or "libc.so.6" not in found or not loaders:
         detail = f"missing {', '.join(missing)}" if missing else "ldd names no C library"
-        raise SandboxError(f"image: libraries of {objects[0]}: {detail}; install them, or use an interpreter linked to glibc")
+        raise SandboxError(f"image: libraries of {objects[0]}: {detail}; install them, or use a glibc interpreter")
     folder = found["libc.so.6"].resolve().parent
+    if not folder.is_relative_to("/usr") and not folder.is_relative_to("/lib"):
+        folder = Path("/usr/lib") / (sysconfig.get_config_var("MULTIARCH") or "")  # a C library from LD_LIBRARY_PATH
     for name, path in sorted(found.items()):
         if not path.is_relative_to(root):
             _copy(path, _inside(root, folder / name))
     for loader in loaders:
         _copy(Path(loader), _inside(root, Path(loader)))
         _inside(root, Path(loader)).chmod(0o755)
+
+
+def _loader_variables() -> dict[str, str]:
+    """What this process's own loader was told, with the interpreter's own libraries first."""
+    told = os.environ.get("LD_LIBRARY_PATH", "")
+    library_path = ":".join(filter(None, (f"{sys.base_prefix}/lib", told)))
+    return {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "LD_LIBRARY_PATH": library_path}
 
 
 def _inside(root: Path, path: Path) -> Path:
@@ -258,7 +269,7 @@ def _inside(root: Path, path: Path) -> Path:
 def _compile(root: Path, library: Path) -> None:
     """Bytecode without timestamps, compiled in one fresh process: its bytes depend on nothing but the source."""
     options = ["-q", "-j", "1", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(library)]
-    environment = {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
+    environment = {**_loader_variables(), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
     command = [str(_interpreter()), "-s", "-S", "-m", "compileall", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd="/")
     if done.returncode:
@@ -300,8 +311,8 @@ def layer_digest(root: Path) -> str:
 def write_layer(root: Path, out: IO[bytes] | None) -> str:
     """Write the canonical layer tar to `out`, streaming, and return its SHA-256.
 
-    Canonical: byte order of names, time 0, owner 0:0 without names, modes 0755 or 0644, links as links. Owners and times
-    on this disk do not count; content, names, link targets and the executable bit do.
+    Canonical: byte order of names, time 0, owner 0:0 without names, modes 0755 or 0644, links as links. Owners and
+    times on this disk do not count; content, names, link targets and the executable bit do.
     """
     sink = _Hashing(out)
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:  # type: ignore[call-overload]

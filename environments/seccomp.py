@@ -1,9 +1,9 @@
 """The system-call filter of a sandbox: classic BPF, written by hand, for x86_64 and aarch64.
 
-Covered: what widens the kernel's attack surface or undoes isolation (mount family, namespaces, ptrace and its kin, bpf,
-io_uring, perf, keyrings, modules, clocks, userfaultfd, file handles), TIOCSTI and TIOCLINUX, and every socket family but
-UNIX, IPv4, IPv6 and netlink: a virtual machine's vsock reaches the host from inside a network namespace. A refused call
-answers EPERM (clone3: ENOSYS, so that the C library falls back to clone, whose flags can be inspected).
+Covered: what widens the kernel's attack surface or undoes isolation (mount family, namespaces, ptrace and its kin,
+bpf, io_uring, perf, keyrings, modules, clocks, userfaultfd, file handles), TIOCSTI and TIOCLINUX, and every socket
+family but UNIX, IPv4, IPv6 and netlink: a virtual machine's vsock reaches the host from inside a network namespace.
+A refused call answers EPERM (clone3: ENOSYS, so that the C library falls back to clone, whose flags can be inspected).
 Not covered: arguments behind pointers, and calls newer than this table, which the kernel's own permission checks guard.
 """
 

@@ -17,9 +17,9 @@ COMMON_ORIGINS = 10  # text that so many evaluation origins share is the wording
 
 
 def near_copies(train: Sequence[Task], evaluation: Sequence[Task], n: int = 8, share: float = 0.6) -> dict[str, str]:
-    """Training task id -> id of the evaluation task that it copies most; only those at `share` or above, sorted by id.
+    """Training task id -> id of the evaluation task that it copies most; those at `share` or above, sorted by id.
 
-    The overlap is the shared n-grams of `n` tokens over those of the smaller text, in [0, 1]; a file of at least n tokens
+    The overlap is the shared n-grams of `n` tokens over those of the smaller text, in [0, 1]; a file of >= n tokens
     that is the same (white space apart) counts as 1. N-grams and files common to COMMON_ORIGINS evaluation origins are
     left out. A text shorter than n tokens is one n-gram of its own length. ValueError unless n >= 1 and 0 < share <= 1.
     """

@@ -79,6 +79,8 @@ def headroom_gate(
 ) -> Gate:
     """Before RL, on dev at the training temperature: can trying raise anything? The first NO-GO in this order owns it.
 
+    An INCONCLUSIVE answer that may not train is owned too, by the first condition whose point is on the wrong side.
+
     | condition | NO-GO means | owner |
     |---|---|---|
     | parse_rate >= min_parse_rate | it cannot follow the protocol | sft |
@@ -96,8 +98,12 @@ def headroom_gate(
         ("goal", condition("pass@1", metrics["pass@1"], "<=", spec.max_pass_at_1)),
         ("data", condition("mixed_groups", mixed, ">=", spec.min_mixed)),
     ]
-    owner = next((stage for stage, c in owned if c.decision is Decision.NO_GO), None)
-    return gate("headroom", [c for _, c in owned], owner)
+    answer = gate("headroom", [c for _, c in owned])
+    if answer.decision is Decision.GO or may_train(answer):
+        return answer
+    sure = [stage for stage, c in owned if c.decision is Decision.NO_GO]
+    likely = [stage for stage, c in owned if c.estimate.value is not None and not _point_passes(c)]
+    return answer.model_copy(update={"owner": next(iter(sure + likely), None)})
 
 
 def may_train(headroom: Gate) -> bool:

@@ -53,7 +53,7 @@ def estimate(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Estimate:
-    """Mean of (origin, share in [0, 1]) with a bootstrap interval over origins. `errors`: observations lost, counted."""
+    """Mean of (origin, share in [0, 1]), bootstrap interval over origins. `errors`: observations lost, only counted."""
     rows = [(origin, value, 1.0) for origin, value in values]
     return ratio(rows, errors, resamples=resamples, confidence=confidence, seed=seed)
 
@@ -168,6 +168,17 @@ def by_family(
         family: estimate(pass_shares(rows).values(), sum(not _scored(a) for a in rows), **how)
         for family, rows in sorted(families.items())
     }
+
+
+def audit_gap(attempts: Iterable[Attempt]) -> float | None:
+    """Pass share of the training verifier minus that of the audit verifier, in [-1, 1], where both gave a score.
+
+    None when no attempt has both. Above 0: the training verifier lets pass what the audit does not.
+    """
+    both = [(a.verdict, a.audit) for a in attempts if _scored(a) and a.audit and a.audit.status is Status.SCORED]
+    if not both:
+        return None
+    return _round(sum(bool(training.passed) - bool(audit.passed) for training, audit in both) / len(both))
 
 
 def mixed_share(

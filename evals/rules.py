@@ -40,7 +40,7 @@ NUMBERS = frozenset(
 
 
 def load_rules(path: Path | None = None) -> list[Rule]:
-    """The rules of a YAML file (None: the default file), checked. SpecError with `file:line: field: problem; remedy`."""
+    """The rules of a YAML file (None: the default), checked. SpecError with `file:line: field: problem; remedy`."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 

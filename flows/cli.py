@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,11 @@ Folder = Annotated[Path, typer.Option("--workspace", "-w", help="the workspace f
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
 Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
 HERE = Path()
+
+
+class Template(StrEnum):
+    DEFAULT = "default"
+    TINY = "tiny"
 
 
 def command(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +94,7 @@ def _context(space: Any, number: int) -> Any:
 @command
 def init(
     folder: Annotated[Path, typer.Argument(help="a new or empty folder")],
-    template: Annotated[str, typer.Option(help="default (a real 135M model) or tiny (seconds, learns nothing)")] = "default",
+    template: Annotated[Template, typer.Option(help="default: a real 135M model; tiny: seconds, learns nothing")] = Template.DEFAULT,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:
@@ -96,9 +102,9 @@ def init(
     from stages.spec import dump_default
     from stages.workspace import Workspace
 
-    space = Workspace.create(folder, dump_default(template))
+    space = Workspace.create(folder, dump_default(template.value))
     if as_json:
-        _print_json({"workspace": str(space.root), "template": template})
+        _print_json({"workspace": str(space.root), "template": template.value})
     else:
         print(f"{space.root}: workspace made. Edit goal.yaml, then: postloop run -w {folder}")
     return EXIT_DONE
@@ -128,6 +134,7 @@ def check(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fals
 @command
 def plan(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
     """What the open round, or else the next one, would run, why, and how many attempts that is."""
+    from reports.tables import PlanRow
     from reports.tables import plan as table
     from stages import rounds
     from stages.estimate import attempts_per_stage
@@ -141,11 +148,11 @@ def plan(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False
     cost = attempts_per_stage(ctx.spec)
     nothing = not opened and all(step.action == "reuse" for step in steps)
     rows = [
-        {"stage": s.stage, "action": s.action, "why": s.why, "attempts": cost[s.stage] if s.action in ("run", "unknown") else 0}
-        for s in steps
+        PlanRow(s.stage, s.action, s.why, {"attempts": cost[s.stage] if s.action in ("run", "unknown") else 0}) for s in steps
     ]
     if as_json:
-        _print_json({"round": number, "open": opened, "up_to_date": nothing, "stages": rows})
+        plain = [{"stage": row.stage, "action": row.action, "why": row.why, **row.cost} for row in rows]
+        _print_json({"round": number, "open": opened, "up_to_date": nothing, "stages": plain})
     elif nothing:
         print("up to date")
     else:
@@ -280,13 +287,13 @@ def failures(
     from reports.tables import failures as table
 
     space = _open(workspace)
-    view = view_of(space, number_of(space, number))
+    view = view_of(space, number_of(space, number), with_attempts=True)
     if view.backflow is None:
         raise InputError(f"round {view.round}: backflow has not run yet; run `postloop run`")
     if as_json:
         _print_json(view.backflow.model_dump(mode="json"))
     else:
-        _show(table(view.backflow))
+        _show(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}))
     return EXIT_DONE
 
 

@@ -7,7 +7,6 @@ trouble there is reported and never loses the round.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,15 @@ from flows.evaluation import evaluation_flow
 from flows.goal import goal_flow
 from flows.review import track
 from flows.rl import rl_flow
-from flows.running import runner
+from flows.running import held, runner
 from flows.sft import sft_flow
 from schemas.errors import InfrastructureError
 from schemas.record import STAGES, StageName
 from stages.rounds import open_round
+from stages.spec import load_spec
 from stages.workspace import Workspace
 
-FLOWS: dict[StageName, Callable[..., Any]] = {
+FLOWS: dict[StageName, Any] = {
     "goal": goal_flow,
     "data": data_flow,
     "sft": sft_flow,
@@ -39,9 +39,7 @@ FLOWS: dict[StageName, Callable[..., Any]] = {
 @flow(name="round", persist_result=False, validate_parameters=False)
 def round_flow(workspace: str, until: StageName | None = None, quiet: bool = False, track_runs: bool = True) -> int:
     """Finish the open round, or add one. Returns its number. `until` stops after that stage."""
-    space = Workspace.open(Path(workspace))
-    with space.lock():
-        space.settle()
+    with held(Path(workspace)) as space:
         number = open_round(space) or (space.rounds()[-1] + 1 if space.rounds() else 1)
         run_round(space, number, until, quiet, track_runs)
     return number
@@ -49,8 +47,6 @@ def round_flow(workspace: str, until: StageName | None = None, quiet: bool = Fal
 
 def run_round(space: Workspace, number: int, until: StageName | None, quiet: bool, track_runs: bool) -> None:
     """The caller holds the workspace's lock."""
-    from stages.spec import load_spec
-
     workers = load_spec(space.root / "goal.yaml").runtime.workers
     for stage in STAGES:
         if not space.has(number, stage):

@@ -11,7 +11,7 @@ from reports.view import RoundView
 from schemas.errors import InputError
 from schemas.record import STAGES, Record, StageName
 from schemas.trajectory import Attempt
-from stages.attempts import find_attempt, read_attempts
+from stages.attempts import find_attempts, read_attempts
 from stages.spec import load_spec
 from stages.workspace import Workspace
 
@@ -55,7 +55,9 @@ def track(space: Workspace, number: int, stage: StageName) -> None:
 
 
 def default_uri(root: Path) -> str:
-    return f"sqlite:///{root / '.postloop' / 'mlflow.db'}"
+    from reports.tracking import default_uri as uri
+
+    return uri(root)
 
 
 def number_of(space: Workspace, wanted: int | None) -> int:
@@ -77,9 +79,8 @@ def attempt_named(space: Workspace, name: str) -> tuple[int, StageName, Attempt]
         for stage in STAGES:
             record = space.read(number, stage)
             for ref in record.artifacts.values() if record else ():
-                for table in sorted(Path(space.root / ref.path).glob("*.parquet")):
-                    hit = find_attempt(table, name) if table.name != "edges.parquet" else None
-                    if hit is not None:
+                for table in sorted((space.root / ref.path).glob("*.parquet")):
+                    for hit in find_attempts(table, name) if table.name != "edges.parquet" else ():
                         found.setdefault(hit.trajectory.id, (number, stage, hit))
         if found:
             break

@@ -6,8 +6,8 @@ Results are never persisted by Prefect: the loop's own record is the commit poin
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,7 +69,11 @@ def infrastructure_only(task_: Any, run: Any, state: Any) -> bool:
 
 def stage_in_flow(stage: StageName, workspace: str, round: int, quiet: bool = False) -> Record:
     """Body of every stage flow. Called inside a flow, so that tasks find its task runner."""
-    space = Workspace.open(Path(workspace))
+    with held(Path(workspace)) as space:
+        return _run(stage, space, round, quiet)
+
+
+def _run(stage: StageName, space: Workspace, round: int, quiet: bool) -> Record:
     spec = load_spec(space.root / "goal.yaml")
 
     def attempt() -> Record:
@@ -100,4 +104,20 @@ def fan_out(workers: int) -> FanOut:
     return PrefectFanOut(workers)
 
 
-HELD = threading.local()
+@contextmanager
+def held(root: Path) -> Iterator[Workspace]:
+    """The workspace with its lock held: by the round flow for all its stages, or by a stage flow that runs alone."""
+    place = str(root.resolve())
+    if place in _HELD:
+        yield _HELD[place]
+        return
+    space = Workspace.open(root)
+    with space.lock():
+        _HELD[place] = space
+        try:
+            yield space
+        finally:
+            del _HELD[place]
+
+
+_HELD: dict[str, Workspace] = {}

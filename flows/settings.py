@@ -6,7 +6,6 @@ A server named by PREFECT_API_URL is used; without one Prefect runs in this proc
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 QUIET = {
@@ -17,7 +16,7 @@ QUIET = {
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_TASKS_REFRESH_CACHE": "false",
     "PREFECT_CLI_PROMPT": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "90",
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -35,9 +34,8 @@ def prepare(workspace: Path) -> None:
     """Set what is not set. Prefect's own files go under the workspace's .postloop, which may be deleted at any time."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("PREFECT_HOME", str(workspace / ".postloop" / "prefect"))
-    if "prefect" in sys.modules and "PREFECT_API_URL" not in os.environ:
-        return
+    home = Path(os.environ.setdefault("PREFECT_HOME", str(workspace / ".postloop" / "prefect")))
+    home.mkdir(parents=True, exist_ok=True)  # Prefect makes only the last folder, and its server needs it
 
 
 def cache_folder(workspace: Path) -> Path:

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from reports import plots, text
-from reports.view import COSTS, POLICIES, RoundView
+from reports.view import POLICIES, RoundView
 from schemas.bucket import Bucket, Route
 from schemas.metrics import Decision
 from schemas.record import STAGES
@@ -31,6 +31,11 @@ CURVES: dict[str, tuple[str, str]] = {
     "kl": ("KL", "nats a token, to the phase's start"),
     "zero_spread": ("Zero spread", "share of sampled groups with equal rewards"),
     "grad_norm": ("Gradient norm", "before clipping"),
+    "clip_share": ("Clipped", "share of tokens"),
+    "invalid_calls": ("Invalid calls", "share of turns"),
+    "solved": ("Solved", "share of trajectories"),
+    "loss": ("Loss", ""),
+    "sampler_gap": ("Sampler gap", "nats a token"),
 }
 
 
@@ -78,7 +83,11 @@ def _size(count: int) -> str:
 
 
 def _decision_css(decision: Decision | None) -> str:
-    return {Decision.GO: "go", Decision.NO_GO: "nogo", Decision.INCONCLUSIVE: "maybe"}.get(decision, "none") if decision else "none"
+    return (
+        {Decision.GO: "go", Decision.NO_GO: "nogo", Decision.INCONCLUSIVE: "maybe"}.get(decision, "none")
+        if decision
+        else "none"
+    )
 
 
 def _context(view: RoundView) -> dict[str, Any]:
@@ -88,7 +97,7 @@ def _context(view: RoundView) -> dict[str, Any]:
         "policies": POLICIES,
         "policy_css": POLICY_CSS,
         "route_css": ROUTE_CSS,
-        "costs": list(COSTS),
+        "costs": view.costs(),
         "verdict": _verdict(view),
         "forest": _policy_forest(view),
         "paired_forest": _paired_forest(view),
@@ -128,7 +137,12 @@ def _policy_forest(view: RoundView) -> Markup:
 
 def _paired_forest(view: RoundView) -> Markup:
     rows = [
-        plots.Row(f"{pair.candidate} − {pair.reference}", pair.difference, POLICY_CSS.get(pair.candidate, "c0"), f"{pair.suite} · {pair.metric}")
+        plots.Row(
+            f"{pair.candidate} − {pair.reference}",
+            pair.difference,
+            POLICY_CSS.get(pair.candidate, "c0"),
+            f"{pair.suite} · {pair.metric}",
+        )
         for pair in (view.evaluation.paired if view.evaluation else [])
     ]
     return plots.forest(rows, "paired differences, 95% intervals", unit=False, zero=True)

@@ -1,7 +1,7 @@
 """Plots as inline SVG, drawn by hand: deterministic, themed by the page's CSS variables, readable without scripts.
 
-Every text goes through `Markup.format`, which escapes it. None and non-finite values leave a gap, never a zero. Not covered:
-interaction; a plot carries `<title>` elements, which browsers show as tooltips and screen readers read.
+Every text goes through `Markup.format`, which escapes it. None and non-finite values leave a gap, never a zero.
+Not covered: interaction; a plot carries `<title>` elements, which browsers show as tooltips and screen readers read.
 """
 
 from __future__ import annotations
@@ -29,12 +29,16 @@ class Row:
 
 
 def _svg(width: float, height: float, label: str, *body: Markup) -> Markup:
-    head = Markup('<svg class="plot" viewBox="0 0 {:.0f} {:.0f}" style="max-width:{:.0f}px" role="img" aria-label="{}">')
+    head = Markup(
+        '<svg class="plot" viewBox="0 0 {:.0f} {:.0f}" style="max-width:{:.0f}px" role="img" aria-label="{}">'
+    )
     return head.format(width, height, width, one_line(label)) + EMPTY.join(body) + Markup("</svg>")
 
 
 def _text(x: float, y: float, text: str, css: str = "", anchor: str = "start") -> Markup:
-    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>').format(x, y, css, anchor, one_line(text, 60))
+    return Markup('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>').format(
+        x, y, css, anchor, one_line(text, 60)
+    )
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> Markup:
@@ -136,16 +140,16 @@ def forest(rows: Sequence[Row], name: str, unit: bool = True, zero: bool = False
 def _range(rows: Sequence[Row], unit: bool, zero: bool) -> tuple[float, float]:
     if unit:
         return 0.0, 1.0
-    marks = [v for row in rows if row.estimate for v in _known([row.estimate.value, row.estimate.low, row.estimate.high])]
+    marks = [
+        v for row in rows if row.estimate for v in _known([row.estimate.value, row.estimate.low, row.estimate.high])
+    ]
     marks += [0.0] if zero or not marks else []
     low, high = min(marks), max(marks)
     pad = (high - low) * 0.06 or 0.1
     return low - pad, high + pad
 
 
-def _forest_row(
-    row: Row, x: object, y: float, label: float, text_x: float, width: float, digits: int
-) -> list[Markup]:
+def _forest_row(row: Row, x: object, y: float, label: float, text_x: float, width: float, digits: int) -> list[Markup]:
     place = x if callable(x) else float
     shown = row.estimate
     parts = [_text(label, y + 4, one_line(row.label, 26), "label", "end")]
@@ -157,7 +161,11 @@ def _forest_row(
         parts.append(bar.format(place(shown.low), y, place(shown.high), y, row.css, title))
     dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="4" class="point {}">{}</circle>')
     parts.append(dot.format(place(shown.value), y, row.css, title))
-    interval = "" if shown.low is None or shown.high is None else f" [{number(shown.low, digits)}, {number(shown.high, digits)}]"
+    interval = (
+        ""
+        if shown.low is None or shown.high is None
+        else f" [{number(shown.low, digits)}, {number(shown.high, digits)}]"
+    )
     parts.append(_text(text_x, y + 4, f"{number(shown.value, digits)}{interval}", "value"))
     return parts
 
@@ -169,7 +177,9 @@ def share_bar(of: Estimate | None, css: str = "c0") -> Markup:
     width, height = 96.0, 12.0
     parts = [
         Markup('<rect x="0" y="3" width="{:.1f}" height="6" rx="3" class="track"/>').format(width),
-        Markup('<rect x="0" y="3" width="{:.1f}" height="6" rx="3" class="fill {}"/>').format(width * _unit(of.value), css),
+        Markup('<rect x="0" y="3" width="{:.1f}" height="6" rx="3" class="fill {}"/>').format(
+            width * _unit(of.value), css
+        ),
     ]
     if of.low is not None and of.high is not None:
         parts.append(_line(width * _unit(of.low), 6, width * _unit(of.high), 6, "whisker"))
@@ -225,14 +235,16 @@ def _stack(heights: Sequence[float], gap: float, start: float) -> list[float]:
 
 
 def _node(x: float, y: float, height: float, css: str) -> Markup:
-    return Markup('<rect x="{:.1f}" y="{:.1f}" width="8" height="{:.1f}" rx="2" class="fill {}"/>').format(x, y, height, css)
+    return Markup('<rect x="{:.1f}" y="{:.1f}" width="8" height="{:.1f}" rx="2" class="fill {}"/>').format(
+        x, y, height, css
+    )
 
 
 def _band(x1: float, y1: float, x2: float, y2: float, height: float, link: Link) -> Markup:
-    middle = (x1 + x2) / 2
+    middle, low1, low2 = (x1 + x2) / 2, y1 + height, y2 + height
     path = (
         f"M{x1:.1f} {y1:.1f} C{middle:.1f} {y1:.1f} {middle:.1f} {y2:.1f} {x2:.1f} {y2:.1f} "
-        f"V{y2 + height:.1f} C{middle:.1f} {y2 + height:.1f} {middle:.1f} {y1 + height:.1f} {x1:.1f} {y1 + height:.1f} Z"
+        f"V{low2:.1f} C{middle:.1f} {low2:.1f} {middle:.1f} {low1:.1f} {x1:.1f} {low1:.1f} Z"
     )
     title = Markup("<title>{} to {}: {}</title>").format(one_line(link.source), one_line(link.target), link.size)
     shape = Markup('<path d="{}" class="band {}">{}</path>').format(path, link.css, title)

@@ -43,7 +43,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A dash for None and for what is not finite, never 0; from 10 on one decimal; tiny ones as 2.1e-05 when digits > 2."""
+    """A dash for None and what is not finite, never 0. From 10 on one decimal; tiny ones as 2.1e-05 if digits > 2."""
     if value is None or not math.isfinite(value):
         return NONE
     if isinstance(value, int) or (float(value).is_integer() and abs(value) >= 1000):

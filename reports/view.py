@@ -1,12 +1,13 @@
 """What every report is made from: one round's records, telemetry, pins and a few attempts, and the round before.
 
-A view holds only what it is given; a stage that has not run is absent and every accessor answers None or empty. Nothing is
-read from disk and nothing is decided here: decisions come from the records, except the reading of a goal criterion
-against its interval, which the goal's own rule fixes (the bound of the interval decides).
+A view holds only what it is given; a stage that has not run is absent and every accessor answers None or empty.
+Nothing is read from disk. Decisions come from the records, except the reading of a goal criterion against its
+interval, which the goal's own rule fixes (the bound of the interval decides).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -28,13 +29,14 @@ from schemas.verdict import Status
 R = TypeVar("R", bound=Record)
 _FINAL = ("rl", "sft", "base")
 POLICIES = ("base", "champion", "sft", "rl")
-METRICS = ("pass@1", "pass@k", "parse_rate", "invalid_calls", "tool_calls", "tokens")
+METRICS = ("parse_rate", "invalid_calls", "tool_calls", "turns", "tokens")
 
 # Telemetry keys that the cost table totals, and the other spellings it accepts for them.
 COSTS: dict[str, tuple[str, ...]] = {
     "seconds": ("seconds", "stage_s", "elapsed_s"),
     "prompt tokens": ("prompt_tokens", "prefill_tokens"),
     "generated tokens": ("generated_tokens", "completion_tokens"),
+    "turns": ("turns",),
     "tool calls": ("tool_calls",),
     "executions": ("executions", "sandbox_executions"),
     "sandbox CPU-s": ("cpu_s", "sandbox_cpu_s"),
@@ -162,9 +164,14 @@ class RoundView:
         return [(stage, alarm) for stage, record in self.ordered() for alarm in record.alarms]
 
     def metric_names(self) -> list[str]:
-        """Metrics of any suite: the usual ones first, the others by name."""
+        """Metrics of any suite: pass@k by k, then the usual ones, then the others by name."""
         names = {name for result in (self.evaluation.results if self.evaluation else []) for name in result.metrics}
-        return [name for name in METRICS if name in names] + sorted(names - set(METRICS))
+        first = sorted((name for name in names if name.startswith("pass@")), key=_pass_order)
+        return [*first, *(name for name in METRICS if name in names), *sorted(names - {*first, *METRICS})]
+
+    def costs(self) -> list[str]:
+        """The entries of COSTS that any stage reported."""
+        return [what for what in COSTS if self.total_cost(what) is not None]
 
     def example(self, bucket: Bucket) -> Attempt | None:
         """The bucket's example, else any of its members that the view holds."""
@@ -222,4 +229,9 @@ class RoundView:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _pass_order(name: str) -> tuple[int, str]:
+    k = name.removeprefix("pass@")
+    return (int(k), "") if k.isdecimal() else (10**6, k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from schemas.base import Digest, Frozen
+from schemas.base import Closed, Digest, Frozen
 
 
 class ManifestEntry(Frozen):
@@ -19,7 +19,9 @@ class Manifest(Frozen):
     entries: list[ManifestEntry]
 
 
-class ArtifactRef(Frozen):
+class ArtifactRef(Closed):
+    """`digest` is the content's identity, not one computed from this record."""
+
     name: str = Field(description="what it is to its stage, e.g. tasks, checkpoint, attempts")
     path: str = Field(description="relative to the workspace; ends in the first 12 digits of the digest")
     digest: Digest

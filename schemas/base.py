@@ -19,10 +19,14 @@ Digest: TypeAlias = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description=
 Name: TypeAlias = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.-]{0,63}$", description="a short machine name")]
 
 
-class Frozen(BaseModel):
-    """A spec or record: immutable, no unknown fields, no NaN or infinity on the wire."""
+class Closed(BaseModel):
+    """Immutable, no unknown fields, no NaN or infinity on the wire."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
+
+
+class Frozen(Closed):
+    """A spec or record with an identity computed from its content."""
 
     def digest(self) -> str:
         return digest_of(self.model_dump(mode="json"))

@@ -71,7 +71,7 @@ class HeadroomSpec(Frozen):
 
 
 class RlSpec(Frozen):
-    phases: list[RlPhase] = Field(default_factory=lambda: [GrpoPhase()])
+    phases: list[RlPhase] = Field(default=[GrpoPhase()], min_length=1)
     headroom: HeadroomSpec = HeadroomSpec()
     skills: list[str] = Field(default_factory=lambda: ["repair"], description="skills whose training tasks are sampled")
     monitors: Monitors = Monitors()

@@ -50,7 +50,7 @@ def store(workspace: HasRoot, stage: str, name: str, build: Callable[[Path], obj
     already there is verified and reused. Raises InfrastructureError when the disk fails, ValueError when `build`
     leaves no file, a link, a special file or a reserved name; nothing is left behind then.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_.-]*", f"{stage}-{name}"):
+    if not all(re.fullmatch(r"[a-z][a-z0-9_.-]*", part) for part in (stage, name)):
         raise ValueError(f"artifact {stage}/{name}: names are lower-case letters, digits, _ . -")
     with disk_errors(f"artifact {stage}/{name}"), scratch(workspace) as tmp:
         build(tmp)

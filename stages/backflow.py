@@ -8,15 +8,13 @@ First form: the evidence is what the log holds and pass@k of the task; experimen
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
-from evals.buckets import build, changes, indicators, material
-from evals.evidence import collect
+from evals.buckets import Half, build, changes, indicators, material, treat
 from evals.rules import load_rules, rules_digest
 from evals.suites import halves
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json
-from schemas.bucket import Bucket, BucketChange, Rule
+from schemas.bucket import BucketChange, Rule
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
@@ -27,7 +25,7 @@ from stages.data import bench_pins, load_tasks, round_robin
 from stages.equipment import equip, errors_in
 from stages.rl import final_checkpoint
 from stages.samplers import open_sampler
-from stages.sft import rollout_sections
+from stages.sft import folder_of, rollout_sections
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -59,14 +57,13 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     attempts = _attempt_dev(ctx, goal, tasks)
     rules = _rules(goal)
     choose_half, measure_half = halves([task for task in tasks if task.split is Split.DEV])
-    by_half = [_of(attempts, half) for half in (choose_half, measure_half)]
-    origins = trained_origins(tasks)
     known = {task.id: task for task in tasks}
-    evidence = [collect(rows, known, origins) for rows in by_half]
-    buckets = build(evidence[0], evidence[1], by_half[0], by_half[1], rules)
-    handed = material(buckets, spec, tasks)
-    treated = {item.bucket for item in handed if item.approved}
-    buckets = [bucket.model_copy(update={"treated": bucket.id in treated}) for bucket in buckets]
+    origins = trained_origins(tasks)
+    measured = _of(attempts, measure_half)
+    choosing, measuring = Half.of(_of(attempts, choose_half), known, origins), Half.of(measured, known, origins)
+    buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
+    handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
+    buckets = treat(buckets, handed)
     table = store(ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts))
     return BackflowRecord(
         key=key,
@@ -75,9 +72,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
         infrastructure_errors=errors_in(attempts),
         rules=rules_digest(rules),
         buckets=buckets,
-        changes=_changes(ctx, by_half[1], known, origins, rules),
+        changes=_changes(ctx, measured, known, rules),
         material=handed,
-        failures=sum(len(rows) for rows in evidence),
+        failures=len(choosing.evidence) + len(measuring.evidence),
         attempts=len(attempts),
     )
 
@@ -90,7 +87,7 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     chosen = [task for part in halves(dev) for task in round_robin(part, half, goal.spec.seed)]
     artifact, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
-        sampler = open_sampler(goal.spec.sampling, ctx.workspace.open_artifact(artifact), ctx.runtime)
+        sampler = open_sampler(goal.spec.sampling, folder_of(ctx, artifact), ctx.runtime)
         requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
         return bench.attempt(sampler, requests, audit=True)
 
@@ -109,20 +106,19 @@ def trained_origins(tasks: list[Task]) -> dict[str, int]:
     return {family: len(origins) for family, origins in sorted(found.items())}
 
 
-def _changes(
-    ctx: Context, measured: list[Attempt], known: dict[str, Task], origins: dict[str, int], rules: list[Rule]
-) -> list[BucketChange]:
-    """The last round's buckets on the measuring half, then and now, by the rules of then."""
-    previous = ctx.earlier("backflow")[-1:]
+def _changes(ctx: Context, measured: list[Attempt], known: dict[str, Task], rules: list[Rule]) -> list[BucketChange]:
+    """The last round's buckets on the measuring half, then and now, by the rules of now and the coverage of then.
+
+    Routed tasks raise a family's coverage: judged by the coverage of now, a bucket for want of it would be empty by
+    definition.
+    """
+    previous = [n for n in ctx.workspace.rounds() if n < ctx.round and ctx.workspace.has(n, "backflow")]
     if not previous:
         return []
-    last: BackflowRecord = previous[0]
-    folder: Path = ctx.workspace.open_artifact(last.artifacts["attempts"])
+    last: BackflowRecord = ctx.record("backflow", previous[-1])
+    origins = trained_origins(load_tasks(ctx, previous[-1]))
     names = {attempt.trajectory.task_id for attempt in measured}
+    folder = ctx.workspace.open_artifact(last.artifacts["attempts"])
     before = [a for a in read_attempts(folder / "attempts.parquet") if a.trajectory.task_id in names]
-    buckets: list[Bucket] = last.buckets
-    return changes(
-        buckets,
-        indicators(collect(before, known, origins), before, rules),
-        indicators(collect(measured, known, origins), measured, rules),
-    )
+    then, now = (Half.of(attempts, known, origins) for attempts in (before, measured))
+    return changes(last.buckets, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))

@@ -20,13 +20,14 @@ from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
 from evals.expectations import attempts_frame, check_table, demonstrations_frame, tasks_frame
-from evals.gates import gate_of_checks
+from evals.gates import condition, gate
 from evals.verify import Verifier
 from schemas.base import Digest, Json, canonical, digest_of
 from schemas.bucket import Material
 from schemas.data import DataRecord, DataSpec, SourceSpec
 from schemas.errors import InfrastructureError, InputError
 from schemas.goal import GoalRecord
+from schemas.metrics import Condition, Estimate
 from schemas.task import Split, Task, TaskProof
 from schemas.trajectory import Attempt, Purpose, UseEdge
 from schemas.verdict import Status
@@ -34,7 +35,9 @@ from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.context import Context, chunks
 from stages.equipment import Equipment, equip, errors_in
-from stages.samplers import scripted
+from stages.models import fetch
+from stages.rollout import Setting
+from stages.samplers.scripted_sampler import ScriptedSampler
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -229,8 +232,10 @@ def _demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequen
     for skill, count in sorted(spec.gold.items()):
         wanted += round_robin([t for t in training if t.skill == skill and _fresh(t) is None], count, goal.spec.seed)
     routed = _routed_demonstrations(goal, training, {task.id for task in wanted})
-    gold = scripted("gold", [*wanted, *routed], ctx.cache, goal)
-    attempts = bench.attempt(gold, bench.requests([*wanted, *routed], 1, Purpose.DEMONSTRATION, gold.policy))
+    tasks_shown = {task.id: task for task in (*wanted, *routed)}
+    gold = ScriptedSampler(fetch(goal.spec.model, ctx.cache), tasks_shown, "gold")
+    asked = bench.requests(list(tasks_shown.values()), 1, Purpose.DEMONSTRATION, gold.policy)
+    attempts = bench.attempt(gold, asked, setting=_written(goal))
     kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "rejection": [], "past": []}
     chosen = {task.id for task in wanted}
     for attempt in attempts:
@@ -245,6 +250,14 @@ def _demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequen
     ctx.telemetry.put("demonstration_errors", errors_in(attempts))
     kept["past"] = _past(ctx, spec.from_past_rounds, {task.id: task for task in training}, chosen, goal.spec.seed)
     return kept
+
+
+def _written(goal: GoalRecord) -> Setting:
+    """Demonstrations are written, not sampled: a turn may take up to half the context, whatever a policy may."""
+    spec = goal.spec
+    limit = spec.budgets.max_context_tokens // 2
+    written = spec.sampling.model_copy(update={"engine": "scripted:gold", "max_tokens": limit})
+    return Setting(sampling=written, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
 
 
 def _fresh(task: Task) -> str | None:
@@ -314,7 +327,8 @@ def _leave(
         "demonstrations": check_table("demonstrations", demonstrations_frame(rows)),
         "attempts": check_table("attempts", attempts_frame(attempts)),
     }
-    gate = gate_of_checks("data", {name: bool(check["success"]) for name, check in checks.items()}, len(training), goal.spec.data.min_tasks)
+    conditions = [_exact(f"expectations_{name}", float(bool(check["success"])), 1.0) for name, check in checks.items()]
+    conditions.append(_exact("training_tasks", float(len(training)), float(goal.spec.data.min_tasks)))
     counts = Counter(task.split.value for task in tasks)
     made = {source: len(found) for source, found in sorted(demonstrations.items())}
     card = _card(goal, tasks, quarantined, made)
@@ -335,7 +349,7 @@ def _leave(
         key=key,
         inputs=pins,
         artifacts=artifacts,
-        gates=[gate],
+        gates=[gate("data", conditions, "data")],
         infrastructure_errors=int(ctx.telemetry.values.get("demonstration_errors", 0)),
         tasks=dict(sorted(counts.items())),
         families=dict(sorted(Counter(task.family for task in training).items())),
@@ -343,6 +357,11 @@ def _leave(
         demonstrations=made,
         routed_tasks=sum(_fresh(task) is not None for task in training),
     )
+
+
+def _exact(name: str, value: float, at_least: float) -> Condition:
+    """A condition on a count or a fact: there is nothing to estimate, so the interval is the value."""
+    return condition(name, Estimate(value=value, low=value, high=value, n=1, clusters=1, method="exact"), ">=", at_least)
 
 
 def edge_of(use: Any, row: str, attempt: Attempt, advantage: float | None = None, step: int | None = None) -> UseEdge:

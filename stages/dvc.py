@@ -42,11 +42,8 @@ _POINTER = re.compile(
 
 def init(root: Path) -> None:
     """Make `root` a DVC repository with our settings. It is meant to be, or to become, a git repository too."""
-    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
-    from dvc.repo import Repo
-
     with _failures(root, "init"):
-        Repo.init(str(root), no_scm=True).close()
+        _quiet_repo().init(str(root), no_scm=True).close()
     write_durably(root / ".dvc" / "config", CONFIG.encode())
     write_durably(root / ".dvc" / ".gitignore", b"/config.local\n/tmp\n/cache\n")
 
@@ -86,7 +83,7 @@ def fetch(root: Path, path: str) -> None:
     """
     if not is_tracked(root, path):
         raise IntegrityError(
-            f"artifact {path}: neither its folder nor its pointer is there; restore it with `git checkout -- {path}.dvc`"
+            f"artifact {path}: neither its folder nor its pointer is there; restore with `git checkout -- {path}.dvc`"
         )
     if not is_cached(root, path):
         if not _has_remote(root):
@@ -228,15 +225,19 @@ def _require_remote(root: Path, remote: str | None) -> None:
         raise InputError(f"workspace {root}: no remote {remote!r}; known: {names}; `dvc remote add NAME URL`")
 
 
-@contextmanager
-def _repo(root: Path) -> Iterator[Any]:
+def _quiet_repo() -> Any:
     os.environ.setdefault("DVC_NO_ANALYTICS", "1")
     from dvc.repo import Repo
 
     logging.getLogger("dvc").setLevel(logging.ERROR)
+    return Repo
+
+
+@contextmanager
+def _repo(root: Path) -> Iterator[Any]:
     state = root / ".postloop" / "dvc"
     state.mkdir(parents=True, exist_ok=True)
-    repo = Repo(str(root), config={"core": {"no_scm": True, "site_cache_dir": str(state.resolve())}})
+    repo = _quiet_repo()(str(root), config={"core": {"no_scm": True, "site_cache_dir": str(state.resolve())}})
     try:
         yield repo
     finally:
@@ -245,12 +246,16 @@ def _repo(root: Path) -> Iterator[Any]:
 
 @contextmanager
 def _failures(root: Path, verb: str) -> Iterator[None]:
-    """DVC's many errors as ours, in one line: here all of them are the machine's or the remote's."""
+    """DVC's many errors as ours, in one line: a wrong configuration is the person's, the rest the machine's."""
+    from dvc.config import ConfigError
     from dvc.exceptions import DvcException
     from dvc_objects.errors import ObjectDBError, ObjectFormatError
 
     try:
         yield
+    except ConfigError as error:
+        cause = " ".join(str(error).split())[:300]
+        raise InputError(f"workspace {root}: .dvc/config: {cause}; correct it with `dvc config` or by hand") from error
     except (DvcException, ObjectDBError, ObjectFormatError, OSError, sqlite3.Error) as error:
         cause = " ".join(str(error).split())[:300]
         # Its state is a cache of hashes by time and size; after a failure nobody knows what it holds.

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 def image_of(spec: GoalSpec, cache: Path) -> tuple[Environment, Path]:
     """The round's image, built or taken from the cache, and the folder of its root file system."""
     declared = spec.environment
-    return build_image(declared.name, tuple(declared.packages), dict(declared.variables), cache / "images")
+    image = build_image(cache / "images", declared.name, tuple(declared.packages), declared.variables)
+    return image.environment, image.root
 
 
 def seed_for(seed: int, purpose: Purpose, policy: str, task: Task, index: int) -> int:
@@ -76,7 +77,9 @@ class Equipment:
             ctx.telemetry.add(name, amount)
         tasks = [request.task for request in requests]
         verdicts = self._judge(self.verifier, tasks, trajectories)
-        audits = self._judge(self.audit, tasks, trajectories) if audit and self.audit else [None] * len(tasks)
+        audits: Sequence[Verdict | None] = [None] * len(tasks)
+        if audit and self.audit:
+            audits = self._judge(self.audit, tasks, trajectories)
         return [
             Attempt(
                 trajectory=trajectory,
@@ -85,12 +88,10 @@ class Equipment:
                 reward=price(trajectory.id, verdict, trajectory.conduct, self.goal.spec.rewards),
             )
             for trajectory, verdict, second in zip(trajectories, verdicts, audits, strict=True)
-            if verdict is not None
         ]
 
-    def _judge(self, verifier: Verifier | None, tasks: list[Task], trajectories: list[Trajectory]) -> list[Verdict | None]:
+    def _judge(self, verifier: Verifier, tasks: list[Task], trajectories: list[Trajectory]) -> list[Verdict]:
         """A trajectory that infrastructure broke has no outcome to judge: its verdict is the error itself."""
-        assert verifier is not None
         whole = [(task, t.outcome) for task, t in zip(tasks, trajectories, strict=True) if t.status == "done"]
         judged = iter(verifier.judge_many(whole, self.context.fan_out))
         return [

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from evals.gates import goal_met, promotion_gate, retention_gate
-from evals.metrics import attempt_metrics, by_family, paired, task_scores
-from evals.suites import suite_tasks
+from evals.gates import goal_met, promotes, promotion_gate, retention_gate
+from evals.metrics import attempt_metrics, by_family, paired, pass_shares
+from evals.suites import select
 from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json, digest_of
 from schemas.evaluation import EvaluationRecord, EvaluationSpec, SuiteSpec
 from schemas.goal import GoalRecord
-from schemas.metrics import Alarm, Decision, Gate, Paired, SuiteResult
+from schemas.metrics import Alarm, Gate, Paired, SuiteResult
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Task
@@ -53,9 +53,9 @@ def policies(ctx: Context) -> list[Policy]:
     goal: GoalRecord = ctx.record("goal")
     sft: SftRecord = ctx.record("sft")
     rl: RlRecord = ctx.record("rl")
-    assert sft.checkpoint is not None
     found: list[Policy] = [("base", fetch(goal.spec.model, ctx.cache), goal.base.weights)]
-    found.append(("sft", sft.artifacts["checkpoint"], sft.checkpoint.weights))
+    if sft.checkpoint is not None:
+        found.append(("sft", sft.artifacts["checkpoint"], sft.checkpoint.weights))
     if rl.checkpoint is not None:
         found.append(("rl", rl.artifacts["checkpoint"], rl.checkpoint.weights))
     champion = previous_champion(ctx)
@@ -89,13 +89,13 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
     final = final_checkpoint(ctx)[2]
     reference = next((name for name in ("champion", "base") if name in found), "base")
     comparisons = _compare(spec, found, final, reference)
-    gates = _gates(spec, comparisons, final, reference, found)
-    promoted = all(gate.decision is Decision.GO for gate in gates)
+    gates = _gates(spec, comparisons, final, reference) if final not in ("base", reference) else []
+    promoted = promotes(gates)
     gaps, alarms = _audit(spec, found[final])
     champion = previous_champion(ctx)
-    if promoted:
-        artifact_ref, weights, _ = final_checkpoint(ctx)
-        champion = (artifact_ref, weights)
+    kept, weights, _ = final_checkpoint(ctx)
+    if promoted and isinstance(kept, ArtifactRef):
+        champion = (kept, weights)
     if champion is not None:
         artifacts["champion"] = champion[0].model_copy(update={"name": "champion"})
     return EvaluationRecord(
@@ -127,7 +127,7 @@ def _measure(
     spec = goal.spec
     audit = goal.bundles.audit_verifier or ""
     sections = rollout_sections(goal)
-    suites = {suite.name: suite_tasks(suite, tasks, spec.seed) for suite in spec.evaluation.suites}
+    suites = {suite.name: select(tasks, suite, spec.seed) for suite in spec.evaluation.suites}
     members: Json = {suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites}
     identity = digest_of([weights, members, audit, sections, bench_pins(goal)])[:12]
     label = f"attempts-{identity}"
@@ -172,8 +172,8 @@ def _compare(
             candidate=candidate,
             reference=other,
             difference=paired(
-                task_scores(found[candidate][suite.name]),
-                task_scores(found[other][suite.name]),
+                pass_shares(found[candidate][suite.name]),
+                pass_shares(found[other][suite.name]),
                 resamples=spec.resamples,
                 confidence=spec.confidence,
             ),
@@ -188,13 +188,13 @@ def _gates(
     comparisons: list[Paired],
     final: str,
     reference: str,
-    found: dict[str, dict[str, list[Attempt]]],
 ) -> list[Gate]:
     """Promotion: better than the champion on the promotion suite, and on retention not worse by more than the margin."""
     against = {(p.suite, p.candidate, p.reference): p.difference for p in comparisons}
-    gates = [promotion_gate(against[(spec.promotion_suite, final, reference)], spec.promotion_suite, reference)]
-    gates.append(retention_gate(against[(spec.retention_suite, final, "base")], spec.retention_margin))
-    return gates
+    return [
+        promotion_gate(against[(spec.promotion_suite, final, reference)], spec.promotion_suite),
+        retention_gate(against[(spec.retention_suite, final, "base")], spec.retention_margin, owner=final),
+    ]
 
 
 def _audit(

@@ -14,6 +14,7 @@ from typing import Any
 from environments.bundles import Bundle, find
 from environments.engines import open_engine
 from environments.image import layer_digest
+from environments.sources.library import functions
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
 from evals.verify import Verifier
@@ -152,8 +153,8 @@ def _canary(ctx: Context, environment: Environment, root: Path) -> dict[str, boo
 
 
 def _canaries(seed: int, count: int = 3) -> list[Task]:
-    tasks = repair_tasks(seed, lambda origin: Split.TRAIN, per_function=1, intact=False)
-    return sorted(tasks, key=lambda task: order(seed, task.id))[:count]
+    names = sorted(functions(), key=lambda name: order(seed, name))[:count]
+    return repair_tasks(seed, lambda origin: Split.TRAIN, per_function=1, intact=False, names=names)
 
 
 def digest_of_material(material: list[Material]) -> Digest:

@@ -60,6 +60,8 @@ PLUMBING: tuple[str, ...] = (
     "stages/keys.py",
     "stages/pins.py",
     "stages/spec.py",
+    "stages/spec_checks.py",
+    "stages/spec_words.py",
     "stages/workspace.py",
 )
 
@@ -95,7 +97,9 @@ def key_inputs(
     return dict(sorted({**own, **specs, **inputs}.items()))
 
 
-def stage_key(stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path = ROOT) -> Digest:
+def stage_key(
+    stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path = ROOT
+) -> Digest:
     """Digest of `key_inputs` and the stage's name."""
     return digest_of([stage, key_inputs(stage, sections, inputs, root)])
 
@@ -103,7 +107,9 @@ def stage_key(stage: StageName, sections: Mapping[str, Json], inputs: Mapping[st
 def code_digest(stage: StageName, root: Path = ROOT) -> Digest:
     """Digest of the declared files of `stage`: relative path -> SHA-256 of the content."""
     files = sorted(declared_files(DECLARED[stage], root))
-    return digest_of({path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files})
+    return digest_of(
+        {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    )
 
 
 def libraries_digest(stage: StageName) -> Digest:

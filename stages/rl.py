@@ -7,10 +7,8 @@ Not covered: asynchronous rollouts, a value model.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +16,9 @@ import numpy as np
 
 from evals.gates import headroom_gate, may_train
 from evals.monitors import alarms
+from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json, digest_of
 from schemas.goal import GoalRecord
-from schemas.metrics import Alarm
 from schemas.rl import DpoPhase, GrpoPhase, RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Split, Task
@@ -30,7 +28,7 @@ from stages.attempts import write_attempts, write_edges
 from stages.context import Context
 from stages.data import bench_pins, edge_of, load_tasks
 from stages.equipment import Equipment, equip, errors_in
-from stages.models import checkpoint_of
+from stages.models import checkpoint_of, fetch
 from stages.samplers import Sampler, open_sampler
 from stages.sft import choosing, mover, rollout_sections
 
@@ -44,10 +42,9 @@ def inputs(ctx: Context) -> Inputs:
     sections["rl"] = goal.spec.rl.model_dump(mode="json")
     sections["weights"] = {family: goal.weights[family] for family in sorted(goal.weights)}
     sections["sft_gate"] = [gate.decision.value for gate in sft.gates]
-    assert sft.checkpoint is not None
     pins = {
         **bench_pins(goal),
-        "start": sft.checkpoint.weights,
+        "start": sft.checkpoint.weights if sft.checkpoint else goal.base.weights,
         "tasks": ctx.record("data").artifacts["tasks"].digest,
     }
     return sections, pins
@@ -73,6 +70,8 @@ class _Run:
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     goal: GoalRecord = ctx.record("goal")
     sft: SftRecord = ctx.record("sft")
+    if sft.skipped:
+        return RlRecord(key=key, inputs=pins, skipped=f"sft was skipped: {sft.skipped}")
     start = ctx.workspace.open_artifact(sft.artifacts["checkpoint"])
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
@@ -185,34 +184,35 @@ def _grpo(
     stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
     by_id: dict[str, Attempt] = {}
 
-    def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Any]], dict[str, float]]:
-        """Enough groups with spread for one step, at most `oversample` times as many sampled."""
-        limit, sampled, kept = round(phase.groups * phase.oversample), 0, []
+    def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Member]], dict[str, float]]:
+        """Groups with spread for one step on the live policy, at most `oversample` times as many sampled."""
+        limit, sampled = round(phase.groups * phase.oversample), 0
+        spread: list[list[Attempt]] = []
         flat: list[list[Attempt]] = []
-        while len(kept) < phase.groups and sampled < limit:
+        while len(spread) < phase.groups and sampled < limit:
             tasks = stream.take(min(phase.groups, limit - sampled))
-            groups = sample_groups(bench, sampler, tasks, phase.group_size, [phase.name, step, sampled])
-            sampled += len(groups)
-            for group in groups:
-                done.attempts.extend(group)
-                (kept if mixed(group) else flat).append(group)
-        chosen = (kept + flat)[: phase.groups]
+            for group in sample_groups(bench, sampler, tasks, phase.group_size, [phase.name, step, sampled]):
+                (spread if mixed(group) else flat).append(group)
+            sampled += len(tasks)
+        chosen, everything = spread[: phase.groups], [a for group in (*spread, *flat) for a in group]
+        done.attempts += everything
         by_id.update({attempt.trajectory.id: attempt for group in chosen for attempt in group})
-        done.sampled, done.used = done.sampled + sampled, done.used + min(len(kept), phase.groups)
-        everything = [attempt for group in kept + flat for attempt in group]
-        measured = {"zero_spread": len(flat) / sampled, **_measure(everything)}
-        return [[Member(trajectory=a.trajectory, reward=a.reward.value) for a in group] for group in chosen], measured
+        done.sampled, done.used = done.sampled + sampled, done.used + len(chosen)
+        members = [[Member(trajectory=a.trajectory, reward=a.reward.value) for a in group] for group in chosen]
+        return members, {**_measure(everything), "zero_spread": len(flat) / sampled}
 
     result = train_grpo(start, out, adapter, phase, goal.spec.sampling, goal.spec.seed, groups_of, ctx.progress)
     done.extend(result.curves)
     done.gap = done.gap or result.sampler_gap
     for use in result.uses:
-        done.edges.append(edge_of("group_member", f"{phase.name}/{use.step}", by_id[use.trajectory], use.advantage, done.steps + use.step))
-    done.steps += phase.steps
+        attempt = by_id[use.trajectory]
+        row = f"{phase.name}/{use.step}/{attempt.trajectory.group}"
+        done.edges.append(edge_of("group_member", row, attempt, use.advantage, done.steps + use.step))
+    done.steps += result.steps
 
 
 def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
-    """What one step's rollouts say about the policy; a number without data is left out, not zero."""
+    """What all rollouts of one step say about the policy, used or not; what has no data is left out, it is not zero."""
     trajectories = [a.trajectory for a in attempts if a.trajectory.status == "done"]
     rewards = [a.reward.value for a in attempts if a.reward.value is not None]
     turns = [turn for trajectory in trajectories for turn in trajectory.turns]
@@ -223,15 +223,7 @@ def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
     if turns:
         measured["length"] = float(np.mean([len(turn.completion_ids) for turn in turns]))
         measured["invalid_calls"] = float(np.mean([turn.parse_error is not None for turn in turns]))
-        measured["repetition"] = float(np.mean([_repeated(turn.completion_ids) for turn in turns]))
     return measured
-
-
-def _repeated(ids: Sequence[int], n: int = 4) -> float:
-    """Share of n-grams that occur more than once in a completion, in [0, 1]."""
-    grams = Counter(zip(*(ids[i:] for i in range(n)), strict=False))
-    total = sum(grams.values())
-    return sum(count - 1 for count in grams.values()) / total if total else 0.0
 
 
 # --- DPO
@@ -256,9 +248,9 @@ def _dpo(
                 name = f"{phase.name}/{len(pairs)}"
                 pairs.append(Pair(id=name, chosen=better.trajectory.conversation(), rejected=worse.trajectory.conversation()))
                 done.edges += [edge_of("preference_pair", f"{name}/{side}", a) for side, a in (("chosen", better), ("rejected", worse))]
-    curves = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, ctx.progress)
-    done.extend(curves)
-    done.steps += phase.steps
+    result = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, progress=ctx.progress)
+    done.extend(result.curves)
+    done.steps += result.steps
 
 
 def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attempt, Attempt]]:
@@ -266,19 +258,18 @@ def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attemp
     scored = sorted(
         (a for a in group if a.reward.value is not None), key=lambda a: (-(a.reward.value or 0.0), a.trajectory.id)
     )
-    unique = [a for a, b in pairwise([*scored, None]) if b is None or a.trajectory.outcome_digest != b.trajectory.outcome_digest]
+    unique = list({attempt.trajectory.conversation()[-1]["content"]: attempt for attempt in reversed(scored)}.values())[::-1]
     ends = zip(unique, reversed(unique), strict=False)
     return [(a, b) for a, b in ends if (a.reward.value or 0.0) > (b.reward.value or 0.0)][:at_most]
 
 
-def final_checkpoint(ctx: Context, round: int | None = None) -> tuple[Any, Digest, str]:
-    """The artifact, weights and name of what the round trained: RL's checkpoint, or SFT's where RL was skipped."""
+def final_checkpoint(ctx: Context, round: int | None = None) -> tuple[ArtifactRef | Path, Digest, str]:
+    """Where it lies, its weights and its name: what the round trained last, or the base where it trained nothing."""
     rl: RlRecord = ctx.record("rl", round)
     if rl.checkpoint is not None:
         return rl.artifacts["checkpoint"], rl.checkpoint.weights, "rl"
     sft: SftRecord = ctx.record("sft", round)
-    assert sft.checkpoint is not None
-    return sft.artifacts["checkpoint"], sft.checkpoint.weights, "sft"
-
-
-__all__ = ["Alarm", "TaskStream", "final_checkpoint", "inputs", "mixed", "preferences", "run", "sample_groups", "training_tasks"]
+    if sft.checkpoint is not None:
+        return sft.artifacts["checkpoint"], sft.checkpoint.weights, "sft"
+    goal: GoalRecord = ctx.record("goal", round)
+    return fetch(goal.spec.model, ctx.cache), goal.base.weights, "base"

@@ -6,6 +6,7 @@ Not covered: packing, and phases on data other than the round's demonstrations.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from evals.gates import parse_gate
@@ -14,6 +15,7 @@ from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json
 from schemas.errors import InputError
 from schemas.goal import GoalRecord
+from schemas.metrics import Decision
 from schemas.sft import SftRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
@@ -73,6 +75,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
 
     goal: GoalRecord = ctx.record("goal")
     spec = goal.spec.sft
+    for gate in ctx.record("data").gates:
+        if gate.decision is Decision.NO_GO:
+            return SftRecord(key=key, inputs=pins, skipped=f"{gate.name} gate: {gate.because}; {gate.owner} should act")
     rows = [row["messages"] for row in load_demonstrations(ctx)]
     if not rows:
         raise InputError("sft: the data stage left no demonstrations; set data.demonstrations in goal.yaml")
@@ -82,7 +87,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
     with scratch(ctx.workspace) as work:
         for number, phase in enumerate(spec.phases):
             out, adapter = work / f"{number}-merged", work / f"{number}-adapter"
-            result = train_sft(start, out, adapter, rows, phase, goal.spec.seed, ctx.progress)
+            result = train_sft(start, out, adapter, rows, phase, goal.spec.seed, progress=ctx.progress)
             loss += result.loss
             start = out
         checkpoint = store(ctx.workspace, "sft", "checkpoint", mover(start))
@@ -102,7 +107,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
     )
 
 
-def mover(source: Path):  # type: ignore[no-untyped-def]
+def mover(source: Path) -> Callable[[Path], None]:
     """A builder that moves what a trainer left into its artifact: weights are not written twice."""
 
     def move(folder: Path) -> None:

@@ -67,7 +67,6 @@ class Workspace:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._descriptor: int | None = None
 
     @classmethod
     def create(cls, root: Path, spec_text: str) -> Workspace:
@@ -96,7 +95,9 @@ class Workspace:
         root = Path(os.path.abspath(root))
         for needed in ("goal.yaml", ".git", ".dvc/config"):
             if not (root / needed).exists():
-                raise InputError(f"workspace {root}: it is none, {needed} is missing; make one with `postloop init {root}`")
+                raise InputError(
+                    f"workspace {root}: it is none, {needed} is missing; make one with `postloop init {root}`"
+                )
         return cls(root)
 
     @property
@@ -141,20 +142,19 @@ class Workspace:
             os.close(descriptor)  # .postloop/ was deleted between opening and locking
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        self._descriptor = descriptor
-        _HELD.add(descriptor)
+        _HELD[self.root.resolve()] = descriptor
 
     def _release(self) -> None:
-        if self._descriptor is not None:
-            _HELD.discard(self._descriptor)
-            os.close(self._descriptor)
-            self._descriptor = None
+        descriptor = _HELD.pop(self.root.resolve(), None)
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _require_lock(self) -> None:
         """Also after somebody deleted .postloop/ while we ran: take the new file's lock, or refuse."""
-        if self._descriptor is None:
+        descriptor = _HELD.get(self.root.resolve())
+        if descriptor is None:
             raise RuntimeError("write to a workspace inside `with workspace.lock():`")
-        if not _is_at(self._descriptor, self.scratch / "lock"):
+        if not _is_at(descriptor, self.scratch / "lock"):
             try:
                 self._release()
                 self._acquire()
@@ -287,7 +287,9 @@ class Workspace:
             self._settle_pins(number, records)
             for stage, record in records.items():
                 message = f"round {number}: {stage}"
-                if f"{prefix}{stage}.json" in waiting and git.commit(self.root, self._files_of(number, record), message):
+                if f"{prefix}{stage}.json" in waiting and git.commit(
+                    self.root, self._files_of(number, record), message
+                ):
                     messages.append(message)
         return messages
 
@@ -358,12 +360,12 @@ class Workspace:
         return [ref.path for ref in bad]
 
 
-_HELD: set[int] = set()
+_HELD: dict[Path, int] = {}  # workspaces that this process writes to -> descriptor of the lock
 
 
 def _drop_in_child() -> None:
     """A forked worker must not keep the lock of a parent that died."""
-    for descriptor in _HELD:
+    for descriptor in _HELD.values():
         os.close(descriptor)
     _HELD.clear()
 

@@ -82,7 +82,7 @@ def check_path(path: str) -> None:
     encoded = _bytes(path, "path")
     parts = path.split("/")
     if "\0" in path or len(encoded) > MAX_PATH_BYTES or any(part in ("", ".", "..") for part in parts):
-        raise InputError(f"execution: path {path[:80]!r} is absolute, climbs, is empty or too long; use a relative path")
+        raise InputError(f"execution: path {path[:80]!r} is absolute, climbs, empty or too long; make it relative")
     if any(len(part.encode()) > MAX_NAME_BYTES for part in parts):
         raise InputError(f"execution: path {path[:80]!r} has a name over {MAX_NAME_BYTES} bytes; shorten it")
 
@@ -91,7 +91,7 @@ def _bytes(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"execution: {what[:80]!r} is not valid Unicode ({error.reason}); encode it as UTF-8") from None
+        raise InputError(f"execution: {what[:80]!r} is not valid Unicode ({error.reason}); use UTF-8") from None
 
 
 def check_command(root: Path, argv: list[str], variables: dict[str, str]) -> None:

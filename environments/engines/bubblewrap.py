@@ -40,6 +40,7 @@ _START_S = 30.0
 _DIE_S = 10.0
 _CHUNK = 1 << 16
 _MIB = 1 << 20
+_UNDEAD = f"sandbox: its processes live {_DIE_S:.0f} s after SIGKILL; look for stuck input/output"
 _USERNS_REMEDY = "allow unprivileged user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 
 
@@ -97,8 +98,21 @@ class BubblewrapEngine:
                 if found != environment.layer:
                     subject = f"environment {environment.name} at {root}"
                     raise IntegrityError(f"{subject}: recorded layer {environment.layer}, found {found}; rebuild it")
-                self._admitted[key] = publish(root, environment.layer) if self._drop else root.resolve()
+                reachable = publish(root, environment.layer) if self._drop else root.resolve()
+                self._prove(reachable)
+                self._admitted[key] = reachable
             return self._admitted[key]
+
+    def _prove(self, root: Path) -> None:
+        """One harmless run: a machine or image on which nothing can succeed must not look like failing attempts."""
+        python = next(iter(sorted((root / "usr/bin").glob("python3*"))), None)
+        if python is None:
+            return
+        execution = Execution(argv=[f"/usr/bin/{python.name}", "-I", "-S", "-c", "print(6 * 7)"], files={})
+        result = self._run(root, {}, execution, Limits()).result
+        if (result.exit_code, result.stdout) != (0, "42\n"):
+            detail = (result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"])[-1][:200]
+            raise SandboxError(f"sandbox: a first run in {root} failed ({result.stop}): {detail}; rebuild the image")
 
     def _run(self, root: Path, variables: dict[str, str], execution: Execution, limits: Limits) -> Outcome:
         try:
@@ -123,7 +137,7 @@ class BubblewrapEngine:
             marker = f".ready-{secrets.token_hex(8)}" if execution.collect else None
             bulk = len(execution.files) + len(execution.readonly) > 16
             with contextlib.ExitStack() as theirs, self._many_files if bulk else contextlib.nullcontext():
-                pipes = {name: _pipe(ours, theirs, reads=name == "release") for name in ("out", "err", "status", "release")}
+                pipes = {name: _pipe(ours, theirs, name == "release") for name in ("out", "err", "status", "release")}
                 options = _Options(theirs)
                 options.add_base(root, limits, self._features)
                 options.add_tree(WORK, execution.files, limits.disk_mb * _MIB)
@@ -138,14 +152,14 @@ class BubblewrapEngine:
                 stdin = _memory_file(theirs, execution.stdin.encode()) if execution.stdin else subprocess.DEVNULL
                 argv = [*self._drop, self._bwrap, "--args", str(options.sealed()), "--", *execution.argv]
                 inherited = [*options.fds, pipes["status"][1], pipes["release"][1]]
+                out, err = pipes["out"][1], pipes["err"][1]
                 sandbox.process = subprocess.Popen(
-                    argv, stdin=stdin, stdout=pipes["out"][1], stderr=pipes["err"][1], pass_fds=inherited, env={}, cwd="/"
+                    argv, stdin=stdin, stdout=out, stderr=err, pass_fds=inherited, env={}, cwd="/"
                 )
                 sandbox.release_reader = os.dup(pipes["release"][1])
                 ours.callback(os.close, sandbox.release_reader)
             ours.callback(sandbox.destroy)
             sandbox.outer = os.pidfd_open(sandbox.process.pid)
-            ours.callback(os.close, sandbox.outer)
             sandbox.stdout = _Capture(pipes["out"][0], limits.output_kb * 1024)
             sandbox.stderr = _Capture(pipes["err"][0], limits.output_kb * 1024)
             sandbox.status = _Capture(pipes["status"][0], _CHUNK)
@@ -158,7 +172,7 @@ def checked_variables(environment: Environment) -> dict[str, str]:
     """The environment's variables. Raises InputError for a name or value that no process can be given."""
     for key, value in environment.variables.items():
         if not key or "=" in key or "\0" in key + value or key.startswith("LD_"):
-            raise InputError(f"environment {environment.name}: variable {key!r} cannot be set; remove it from the image")
+            raise InputError(f"environment {environment.name}: variable {key!r} cannot be set; remove it")
     return dict(environment.variables)
 
 
@@ -278,10 +292,9 @@ class _Sandbox:
         if not _readable(self.outer, _DIE_S):
             self.process.kill()
         self.process.wait()
-        if self.first >= 0:
-            os.close(self.first)
-        if self.work >= 0:
-            os.close(self.work)
+        for fd in (self.outer, self.first, self.work):
+            if fd >= 0:
+                os.close(fd)
 
     def kill(self) -> None:
         if self.first >= 0:
@@ -293,15 +306,15 @@ class _Sandbox:
     def wait_all_dead(self) -> None:
         self.kill()
         if not _readable(self.first, _DIE_S):
-            raise SandboxError(f"sandbox: its processes are alive {_DIE_S:.0f} s after SIGKILL; look for stuck input/output")
+            raise SandboxError(_UNDEAD)
 
     def child_pid(self) -> int | None:
-        return next((int(item["child-pid"]) for item in self._statuses() if "child-pid" in item), None)
+        return next((item["child-pid"] for item in self._statuses() if "child-pid" in item), None)
 
     def exit_code(self) -> int | None:
-        return next((int(item["exit-code"]) for item in self._statuses() if "exit-code" in item), None)
+        return next((item["exit-code"] for item in self._statuses() if "exit-code" in item), None)
 
-    def _statuses(self) -> Iterator[dict[str, object]]:
+    def _statuses(self) -> Iterator[dict[str, int]]:
         for line in bytes(self.status.kept).split(b"\n")[:-1]:
             yield json.loads(line)
 
@@ -331,10 +344,11 @@ def _supervise(sandbox: _Sandbox, execution: Execution, limits: Limits, meter: c
     sandbox.wait_all_dead()
     for capture in (sandbox.stdout, sandbox.stderr, sandbox.status):
         capture.drain()
-    if stop is None and not _was_released(sandbox):
+    if stop is None and _readable(sandbox.release_reader, 0):  # the byte is still there: nobody took it
         raise sandbox.refused("did not start")
     stop, code = _classify(stop, sandbox, limits, meter)
-    files, left_out = {}, False
+    files: dict[str, str] = {}
+    left_out = False
     if execution.collect:
         files, left_out = base.collect_files(sandbox.work, execution.collect, limits.disk_mb * _MIB)
     result = ExecutionResult(
@@ -392,7 +406,7 @@ def _set_rlimits(pid: int, limits: Limits, alone: bool, drop: list[str]) -> None
 
 
 def _open_work(sandbox: _Sandbox, pid: int, marker: str, deadline: float) -> int:
-    """Hold the tree open through /proc, so that it outlives the sandbox and is read when nothing can change it any more.
+    """Hold the tree open through /proc: it outlives the sandbox and is read when nothing can change it any more.
 
     bubblewrap moves its root several times; only the folder that holds the marker, its last option, is the right one.
     """
@@ -425,7 +439,7 @@ def _watch(sandbox: _Sandbox, limits: Limits, meter: cgroups.Meter, deadline: fl
             sandbox.kill()
             deadline = now + _DIE_S
         elif stop is not None and now > deadline:
-            raise SandboxError(f"sandbox: not dead {_DIE_S:.0f} s after SIGKILL; look for stuck input/output")
+            raise SandboxError(_UNDEAD)
         # CPU time cannot grow faster than the cores allow, so the next look may wait that long
         pause = min(deadline - now, max(0.005, (limits.cpu_s - used) / cores), meter.poll_s) if stop is None else 0.05
         for fd, _ in poll.poll(max(0.0, pause) * 1000 + 1):
@@ -442,13 +456,6 @@ def _exceeded(limits: Limits, meter: cgroups.Meter, used_s: float, now: float, d
     if used_s >= limits.cpu_s:
         return Stop.CPU
     return Stop.WALL if now >= deadline else None
-
-
-def _was_released(sandbox: _Sandbox) -> bool:
-    try:
-        return os.read(sandbox.release_reader, 1) == b""
-    except BlockingIOError:
-        return True
 
 
 def _classify(stop: Stop | None, sandbox: _Sandbox, limits: Limits, meter: cgroups.Meter) -> tuple[Stop, int | None]:

@@ -1,12 +1,13 @@
-"""Resource limits over all processes of one sandbox: cgroup v1 and v2, and a polled stand-in where neither is writable.
+"""Resource limits over all processes of one sandbox: cgroup v1 and v2, and a sampled stand-in where neither works.
 
-Covered: memory with the out-of-memory count, processes, CPU-seconds, peak, kill, removal; groups that a dead owner left.
+Covered: memory with the out-of-memory count, processes, CPU-seconds, peak, kill, removal; what a dead owner left.
 Not covered: shares of a core (limits count CPU-seconds), and cgroup v2 inside a container whose root group holds
 processes: it cannot hand controllers on, so the stand-in is used, and `enforced()` of the engine says so.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -59,7 +60,8 @@ def open_tree() -> Tree | None:
     Groups of owners that are dead are removed first.
     """
     mounts = _mounts()
-    for tree in (*_trees_v2(mounts), *_trees_v1(mounts)):
+    trees: list[_TreeV1 | _TreeV2] = [*_trees_v2(mounts), *_trees_v1(mounts)]
+    for tree in trees:
         try:
             tree.prepare()
             meter = tree.create(Limits())
@@ -68,6 +70,7 @@ def open_tree() -> Tree | None:
         probe = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         try:
             meter.join(probe.pid)
+            atexit.register(tree.close)
             return tree
         except OSError:
             continue
@@ -191,6 +194,11 @@ class _TreeV1:
             _remove_stale(top)
             (top / _owner_name()).mkdir(parents=True, exist_ok=True)
 
+    def close(self) -> None:
+        for top in self._tops.values():
+            with contextlib.suppress(OSError):
+                (top / _owner_name()).rmdir()
+
     def create(self, limits: Limits) -> Meter:
         name = f"{os.getpid()}-{next(self._number)}"
         folders = {controller: top / _owner_name() / name for controller, top in self._tops.items()}
@@ -251,6 +259,10 @@ class _TreeV2:
             folder.mkdir(exist_ok=True)
             if not {"memory", "pids"} <= set(_words(folder / "cgroup.subtree_control")):
                 (folder / "cgroup.subtree_control").write_text("+memory +pids")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            (self._top / _owner_name()).rmdir()
 
     def create(self, limits: Limits) -> Meter:
         owner = self._top / _owner_name()

@@ -185,7 +185,7 @@ def _table_expression(family: str, theme: str, text: str, statement: str) -> str
     limit = int(re.findall(r"\d+", statement)[-1])
     values = [int(row[1]) for row in rows if int(row[2]) > limit]
     if family == "lookup.max":
-        return f"max({', '.join(map(str, values))})"
+        return f"max({', '.join(map(str, values))})" if len(values) > 1 else str(values[0])
     if family == "lookup.count":
         return "+".join(["1"] * len(values)) or "0"
     return "+".join(map(str, values)) or "0"

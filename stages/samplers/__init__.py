@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from schemas.base import Digest, Json
 from schemas.errors import InputError
-from schemas.goal import RuntimeSpec
+from schemas.goal import GoalRecord, RuntimeSpec
 from schemas.task import Task
 from schemas.trajectory import BatchPlace, Sampling
 
@@ -82,6 +82,14 @@ class Sampler(Protocol):
         ...
 
 
+def scripted(strategy: str, tasks: Sequence[Task], cache: Path, goal: GoalRecord) -> Sampler:
+    """The scripted policy over these tasks, with the tokenizer of the goal's model."""
+    from stages.models import fetch
+    from stages.samplers.scripted_sampler import ScriptedSampler
+
+    return ScriptedSampler(fetch(goal.spec.model, cache), {task.id: task for task in tasks}, strategy)
+
+
 def open_sampler(
     sampling: Sampling, checkpoint: Path, runtime: RuntimeSpec | None = None, tasks: Mapping[str, Task] | None = None
 ) -> Sampler:
@@ -89,7 +97,7 @@ def open_sampler(
 
     Engines: transformers; vllm (needs runtime.vllm_url, serving that very folder); scripted or scripted:STRATEGY with
     gold | noop | garbage | mixed (needs `tasks`, id -> task; only the tokenizer of the folder is used).
-    Raises InputError for an engine that does not exist or lacks what it needs, SamplerError for a server that does not answer.
+    Raises InputError for an engine that does not exist or lacks what it needs, SamplerError for a silent server.
     """
     runtime = runtime or RuntimeSpec()
     engine, _, strategy = sampling.engine.partition(":")
@@ -101,10 +109,14 @@ def open_sampler(
         from stages.samplers.vllm_sampler import VllmSampler
 
         if not runtime.vllm_url:
-            raise InputError("sampling.engine vllm: runtime.vllm_url is not set; give the server's URL, e.g. http://127.0.0.1:8000")
+            raise InputError(
+                "sampling.engine vllm: runtime.vllm_url is not set; give the server's URL, e.g. http://127.0.0.1:8000"
+            )
         return VllmSampler(runtime.vllm_url, checkpoint)
     if engine == "scripted":
         from stages.samplers.scripted_sampler import ScriptedSampler
 
         return ScriptedSampler(checkpoint, tasks or {}, strategy or "gold")
-    raise InputError(f"sampling.engine {sampling.engine!r}: no such engine; use transformers, vllm or scripted[:strategy]")
+    raise InputError(
+        f"sampling.engine {sampling.engine!r}: no such engine; use transformers, vllm or scripted[:strategy]"
+    )

@@ -35,7 +35,9 @@ def convert_gguf(gguf: Path, folder: Path, name: str) -> None:
         model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise InputError(f"model {name}: its GGUF cannot be converted: {reason}; name a model of a supported architecture") from error
+        raise InputError(
+            f"model {name}: its GGUF cannot be converted: {reason}; name a model of a supported architecture"
+        ) from error
     if not tokenizer.chat_template:
         raise InputError(f"model {name}: its GGUF has no chat template; name an instruction-tuned model")
     if hasattr(model.config, "quantization_config"):
@@ -57,8 +59,9 @@ def make_tiny(source: TinyModel, folder: Path) -> None:
     tokenizer = _byte_tokenizer()
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=source.hidden, intermediate_size=2 * source.hidden,
-        num_hidden_layers=source.layers, num_attention_heads=4, num_key_value_heads=2, head_dim=max(2, source.hidden // 4 // 2 * 2),
-        max_position_embeddings=4096, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+        num_hidden_layers=source.layers, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=max(2, source.hidden // 4 // 2 * 2), max_position_embeddings=4096, tie_word_embeddings=True,
+        bos_token_id=1, eos_token_id=2, pad_token_id=0,
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(torch.float32)
     generator = np.random.Generator(np.random.Philox(source.seed))
@@ -84,7 +87,8 @@ def _byte_tokenizer() -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(list(SPECIAL))
     fast: Any = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0], unk_token=SPECIAL[0],
+        tokenizer_object=tokenizer, bos_token=SPECIAL[1], eos_token=SPECIAL[2], pad_token=SPECIAL[0],
+        unk_token=SPECIAL[0],
     )  # fmt: skip
     fast.chat_template = CHATML
     return fast

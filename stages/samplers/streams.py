@@ -3,7 +3,7 @@
 A token is drawn by inverse CDF: uniform number -> first token, in id order, whose cumulative probability exceeds it.
 One number a token, taken from (seed, task, turn, position) alone, so what a row draws depends on no other row, on no
 order and on no engine state; and a last-bit change of the logits (another batch composition) changes a token only when
-the number falls between two almost equal bounds. Adding noise to every logit would need vocabulary-many numbers a token.
+the number falls between two almost equal bounds. Noise on every logit would need vocabulary-many numbers a token.
 """
 
 from __future__ import annotations

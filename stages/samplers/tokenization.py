@@ -38,12 +38,18 @@ class Tokenization:
 
         self._template = template_of(folder)
         if "strftime_now" in self._template:
-            raise InputError(f"model {folder}: its chat template asks for today's date; write a fixed date in the template")
+            raise InputError(
+                f"model {folder}: its chat template asks for today's date; write a fixed date in the template"
+            )
         try:
-            self.tokenizer: Any = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).splitlines()[0][:200]
-            raise InputError(f"model {folder}: its tokenizer does not load: {reason}; save it again with save_pretrained") from error
+            raise InputError(
+                f"model {folder}: its tokenizer does not load: {reason}; save it again with save_pretrained"
+            ) from error
         if self.tokenizer.eos_token is None:
             raise InputError(f"model {folder}: its tokenizer has no end token; set eos_token in tokenizer_config.json")
         self._special = sorted((str(token) for token in self.tokenizer.all_special_tokens), key=len, reverse=True)

@@ -3,7 +3,7 @@
 What saves time: each distinct prompt is prefilled once and its cache repeated for the group; finished rows leave the
 batch; the cache of a trajectory is kept for its next turn within a byte budget, and is otherwise made again. What makes
 it repeatable: a random stream for each trajectory and turn (see streams.py), a batch whose composition is recorded in
-`place`, and no state that changes a result: the same call gives the same bits. Another composition changes the last bits.
+`place`, and no hidden state: the same call gives the same bits. Another composition changes the last bits.
 
 Not covered: models with sliding-window or recurrent layers, several devices, speculative decoding.
 """
@@ -71,8 +71,8 @@ class TransformersSampler:
     name = "transformers"
 
     def __init__(
-        self, folder: Path, *, model: Any = None, policy: Digest | None = None, version: int = 0, dtype: str = "float32",
-        device: str = "cpu", kept_bytes: int = KEPT_BYTES,
+        self, folder: Path, *, model: Any = None, policy: Digest | None = None, version: int = 0,
+        dtype: str = "float32", device: str = "cpu", kept_bytes: int = KEPT_BYTES,
     ) -> None:  # fmt: skip
         if model is not None and policy is None:
             raise InputError(f"sampler over {folder}: a loaded model has no digest of its own; give policy=")
@@ -102,10 +102,14 @@ class TransformersSampler:
         if not requests:
             return []
         if sampling.dtype != self.dtype:
-            raise InputError(f"sampling.dtype {sampling.dtype}: the model is loaded as {self.dtype}; open a sampler for it")
+            raise InputError(
+                f"sampling.dtype {sampling.dtype}: the model is loaded as {self.dtype}; open a sampler for it"
+            )
         for request in requests:
             if not request.context_ids:
-                raise InputError(f"trajectory {request.key}: turn {request.turn} has an empty context; render a prompt first")
+                raise InputError(
+                    f"trajectory {request.key}: turn {request.turn} has an empty context; render a prompt first"
+                )
         try:
             with torch.inference_mode(), _evaluating(self.model):
                 return self._sample(requests, sampling)
@@ -192,7 +196,9 @@ class TransformersSampler:
             spans = [(held - prompt.cached, held), (held + new - len(prompt.new), held + new)]
             yield prompt, cache.row(row, spans), last[row]
 
-    def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: RoomyCache) -> torch.Tensor:
+    def _forward(
+        self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: RoomyCache
+    ) -> torch.Tensor:
         """Logits of the last column, float32 [rows, vocabulary]."""
         out = self.model(
             input_ids=ids, attention_mask=mask, position_ids=positions, cache=cache, use_cache=True, logits_to_keep=1
@@ -331,7 +337,9 @@ def _load(folder: Path, dtype: str, device: str) -> Any:
             str(folder), dtype=_DTYPES[dtype], local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"model {folder}: does not load: {str(error).splitlines()[0][:200]}; check the folder") from error
+        raise InputError(
+            f"model {folder}: does not load: {str(error).splitlines()[0][:200]}; check the folder"
+        ) from error
     try:
         return model.to(device)
     except (RuntimeError, AssertionError) as error:
@@ -342,5 +350,7 @@ def _layer_count(model: Any, folder: Path) -> int:
     config = model.config.get_text_config(decoder=True)
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
-        raise InputError(f"model {folder}: layers of kind {', '.join(sorted(kinds))}; this sampler needs full attention, use vllm")
+        raise InputError(
+            f"model {folder}: layers of kind {', '.join(sorted(kinds))}; this sampler needs full attention, use vllm"
+        )
     return int(config.num_hidden_layers)

@@ -23,6 +23,7 @@ from typing import Any
 
 from schemas.errors import InputError, IntegrityError
 from schemas.model import LoraSpec
+from stages.models import PIN_FILE
 
 MERGE_TOLERANCE = 1e-3  # largest logit difference between merged and unmerged, float32
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".gguf")
@@ -65,7 +66,7 @@ def load(folder: Path) -> tuple[Any, Any]:
 
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     if not tokenizer.chat_template:
-        raise InputError(f"{folder}: the tokenizer has no chat template, and training needs one; add chat_template.jinja")
+        raise InputError(f"{folder}: no chat template, and training needs one; add chat_template.jinja")
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return model, tokenizer
 
@@ -146,13 +147,15 @@ def recorder(progress: Progress, what: str, total: int) -> Any:
 
 
 def with_schedule(trainer: Any, schedule: str, warmup_steps: int) -> Any:
-    """The trainer class with a rate that is never zero: (s + 1) / (warmup + 1) of the full rate at step s of the warm-up.
+    """The trainer class with a rate above zero from the first step on (see rate_factor).
 
     The library's warm-up starts at zero, so its first step computes a gradient and throws it away: one of six.
     """
     from torch.optim.lr_scheduler import LambdaLR
 
     class Scheduled(trainer):  # type: ignore[misc]
+        lr_scheduler: Any
+
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
             def factor(step: int) -> float:
                 return rate_factor(schedule, step, warmup_steps, num_training_steps)
@@ -165,7 +168,7 @@ def with_schedule(trainer: Any, schedule: str, warmup_steps: int) -> Any:
 
 
 def rate_factor(schedule: str, step: int, warmup_steps: int, steps: int) -> float:
-    """Share of the full learning rate at `step` (from 0): warm-up, then constant, linear or cosine; above 0 throughout."""
+    """Share of the full rate at `step` (from 0): (step + 1) / (warmup + 1), then by schedule; never 0."""
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
     done = min(1.0, (step - warmup_steps) / max(1, steps - warmup_steps))
@@ -242,7 +245,7 @@ def save_merged(model: Any, base: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
     for path in sorted(base.rglob("*")):
-        if path.is_file() and not path.name.endswith(WEIGHTS):
+        if path.is_file() and path.name != PIN_FILE and not path.name.endswith(WEIGHTS):
             target = out / path.relative_to(base)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
@@ -257,11 +260,14 @@ def finish(model: Any, base: Path, out: Path, out_adapter: Path, probes: Sequenc
     """Save adapter and merged checkpoint; return the largest logit difference between the two on `probes`.
 
     The merged side is read back from disk, so the check covers the saved bytes. Raises IntegrityError above
-    MERGE_TOLERANCE (NaN included); the folder must then not be used.
+    MERGE_TOLERANCE and for weights that are not finite; the folder must then not be used.
     """
     import torch
 
     model.eval()
+    broken = [name for name, value in model.named_parameters() if not bool(torch.isfinite(value).all())]
+    if broken:
+        raise IntegrityError(f"{out}: {broken[0]} is not finite after training; lower the learning rate")
     save_adapter(model, out_adapter)
     rows = [torch.tensor([list(row)], device=model.device) for row in probes]
     with torch.no_grad():
@@ -282,7 +288,6 @@ def finish(model: Any, base: Path, out: Path, out_adapter: Path, probes: Sequenc
     gap = max(gaps, default=0.0)
     if any(not value <= MERGE_TOLERANCE for value in gaps):
         raise IntegrityError(
-            f"{out}: merged and unmerged logits differ by {gap:.3g}, allowed {MERGE_TOLERANCE:g}; "
-            "do not use this checkpoint: lower the learning rate if the loss is not finite"
+            f"{out}: merged and unmerged logits differ by {gap:.3g}, allowed {MERGE_TOLERANCE:g}; train this phase again"
         )
     return gap

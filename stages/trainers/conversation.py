@@ -30,6 +30,14 @@ class Tokenized:
         return [token if bit else -100 for token, bit in zip(self.ids, self.mask, strict=True)]
 
 
+def plain(tokenizer: Any, text: str) -> str:
+    """Text with every special token's spelling broken, as rollouts do, so that no content can forge or end a turn."""
+    for token in sorted(map(str, tokenizer.all_special_tokens), key=len, reverse=True):
+        if len(token) > 1:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
+
+
 def render(tokenizer: Any, messages: Sequence[Message], open_turn: bool = False) -> str:
     """The template's text; with `open_turn` it ends where the assistant begins to write."""
     if not messages:
@@ -43,6 +51,7 @@ def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], name: str
     Raises InputError, naming `name` and the turn, when the template does not render turns as prefixes of one another,
     or no assistant turn exists.
     """
+    messages = [{**message, "content": plain(tokenizer, message["content"])} for message in messages]
     ids: list[int] = []
     mask: list[int] = []
     seen = ""
@@ -52,11 +61,12 @@ def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], name: str
         opened = render(tokenizer, messages[:place], open_turn=True)
         written = message["content"] + tokenizer.eos_token
         whole = render(tokenizer, messages[: place + 1])
-        if not opened.startswith(seen) or not whole.startswith(opened + written):
-            raise InputError(
-                f"{name}: turn {place} is not rendered as a continuation (expected {_tail(opened + written)!r}, "
-                f"got {_tail(whole)!r}); use a template that appends turns unchanged"
-            )
+        for expected, got in ((seen, opened), (opened + written, whole)):
+            if not got.startswith(expected):
+                raise InputError(
+                    f"{name}: turn {place} is not rendered as a continuation: {_difference(expected, got)}; "
+                    "use a template that appends turns and leaves earlier ones as they were"
+                )
         for text, bit in ((opened[len(seen) :], 0), (written, 1)):
             piece = tokenizer.encode(text, add_special_tokens=False)
             ids += piece
@@ -67,5 +77,6 @@ def tokenize_conversation(tokenizer: Any, messages: Sequence[Message], name: str
     return Tokenized(ids, mask)
 
 
-def _tail(text: str) -> str:
-    return text[-40:]
+def _difference(expected: str, got: str) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), min(len(expected), len(got)))
+    return f"at character {at} expected {expected[at : at + 30]!r}, got {got[at : at + 30]!r}"

@@ -1,10 +1,10 @@
 """Log-probabilities of a group's sequences from one pass over their prefix tree.
 
-The trajectories of a group begin with the same prompt, and many share more. Here every distinct prefix is computed once:
-the sequences are folded into a tree, its nodes are laid out as one row, each node attends to its ancestors and itself,
-and its position is its depth. The numbers are those of separate rows (up to float32 rounding), gradients included,
-since a shared node receives the sum of what its copies would have received. Eight completions of 40 tokens after a
-prompt of 100 are 420 nodes instead of 1,120 tokens. The head projects only the nodes before a scored token.
+The trajectories of a group begin with the same prompt, and many share more. Here every distinct prefix is computed
+once: the sequences are folded into a tree, its nodes are laid out as one row, each node attends to its ancestors and
+itself, and its position is its depth. The numbers are those of separate rows (up to float32 rounding), gradients
+included, since a shared node receives the sum of what its copies would have received. Eight completions of 40 tokens
+after a prompt of 100 are 420 nodes instead of 1,120 tokens. The head projects only the nodes before a scored token.
 
 Covered: decoder-only models whose layers all attend to everything before (see `supports`), one device. Not covered:
 sliding windows, recurrent layers, mixture-of-experts losses: those take the trainer's own padded pass.

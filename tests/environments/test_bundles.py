@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
 from environments.bundles import Bundle, builtin, find, tree_digest
 from schemas.errors import InfrastructureError, InputError, IntegrityError
 

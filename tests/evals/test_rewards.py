@@ -6,8 +6,9 @@ import itertools
 import math
 
 import pytest
-from evals.rewards import price
 from pydantic import ValidationError
+
+from evals.rewards import price
 from schemas.rewards import RewardRules
 from schemas.verdict import Check, Conduct, Reward, Status, Verdict, Violation
 

@@ -1,4 +1,4 @@
-"""A round as the loop would leave it, made from fixed numbers: two rounds, failures of several kinds, hostile text on demand."""
+"""Rounds as the loop would leave them, from fixed numbers: failures of several kinds, hostile text on demand."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def rl_record(number: int) -> RlRecord:
             "reward": [round(0.28 + 0.022 * s + 0.03 * math.sin(3.1 * s), 4) for s in steps],
             "entropy": [round(0.62 * math.exp(-s / 9) + 0.02 * math.sin(s), 4) for s in steps],
             "length": [round(41 + 1.1 * s + 3 * math.sin(1.7 * s), 2) for s in steps],
-            "kl": [None] + [round(0.004 * s + 0.002 * math.sin(s), 5) for s in steps][1:],
+            "kl": [None, *(round(0.004 * s + 0.002 * math.sin(s), 5) for s in steps[1:])],
             "zero_spread": [round(0.38 + 0.03 * s + 0.05 * math.sin(2 * s), 3) for s in steps],
             "grad_norm": [round(0.61 + 0.2 * math.sin(1.3 * s), 3) for s in steps],
             "clip_share": [round(0.01 + 0.004 * s, 4) for s in steps],
@@ -230,7 +230,7 @@ def _suite(suite: str, policy: str, rate: float, n: int) -> SuiteResult:
         checkpoint=d(policy),
         metrics={
             "pass@1": est(rate, n, errors=2 if policy == "rl" and suite == "held_out" else 0),
-            "pass@k": est(min(rate * 1.5, 0.95), n // 4),
+            "pass@4": est(min(rate * 1.5, 0.95), n // 4),
             "parse_rate": est(0.965 if trained else 0.41, n),
             "invalid_calls": est(0.05 if trained else 0.62, n),
             "tool_calls": Estimate(value=1.4, low=1.3, high=1.5, n=n) if suite != "boundary" else Estimate(value=None),
@@ -509,11 +509,16 @@ def attempt(
     return Attempt(trajectory=trajectory, verdict=verdict, reward=reward)
 
 
-CODE = "def longest_run(values):\n    best = run = 0\n    for i in range(1, len(values)):\n        run = run + 1 if values[i] == values[i - 1] else 1\n        best = max(best, run)\n    return best"
+CODE = """def longest_run(values):
+    best = run = 0
+    for i in range(1, len(values)):
+        run = run + 1 if values[i] == values[i - 1] else 1
+        best = max(best, run)
+    return best"""
 
 
 def make_view(*, hostile: str | None = None, rounds: int = 2, stages: tuple[str, ...] | None = None) -> RoundView:
-    """The last of `rounds` rounds. `hostile` replaces every text that a model, a task or an exception could have written."""
+    """The last of `rounds` rounds. `hostile` replaces what a model, a task or an exception could have written."""
     text = hostile or CODE
     view: RoundView | None = None
     for number in range(1, rounds + 1):
@@ -587,6 +592,7 @@ TELEMETRY: dict[str, dict[str, Any]] = {
         "seconds": 598.3,
         "prompt_tokens": 121_007,
         "generated_tokens": 40_880,
+        "turns": 1410,
         "tool_calls": 1208,
         "executions": 1204,
         "cpu_s": 88.0,

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from schemas.base import Json
+from schemas.base import Json, canonical
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ def _of_module(name: str) -> list[Function]:
             f"{name}: functions and CASES differ in {sorted(cases.keys() ^ sources.keys())}; name both alike"
         )
     return [
-        Function(entry, name, source, cases[entry][0], tuple(cases[entry][1]), getattr(module, entry))
+        Function(entry, name, source, cases[entry][0], _plain(cases[entry][1]), getattr(module, entry))
         for entry, source in sorted(sources.items())
     ]
+
+
+def _plain(rows: list[list[Json]]) -> tuple[list[Json], ...]:
+    """As the rows come back from a stored task: canonical JSON sorts keys, and a function may see their order."""
+    return tuple(json.loads(canonical(row)) for row in rows)

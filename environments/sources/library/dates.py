@@ -42,7 +42,7 @@ def twelve_hour(hour):
 
 def day_of_year(month, day):
     lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
-    return sum(lengths[:month - 1]) + day
+    return sum(lengths[: month - 1]) + day
 
 
 def shared_minutes(start_a, end_a, start_b, end_b):

@@ -2,7 +2,9 @@
 
 
 def street_distance(ax, ay, bx, by):
-    return abs(ax - bx) + abs(ay - by)
+    across = abs(ax - bx)
+    along = abs(ay - by)
+    return across + along
 
 
 def inside_box(x, y, box):
@@ -33,7 +35,8 @@ def quadrant(x, y):
 
 
 def scale_from(value, origin, factor):
-    return origin + (value - origin) * factor
+    offset = (value - origin) * factor
+    return origin + offset
 
 
 def turn_left(dx, dy, times):

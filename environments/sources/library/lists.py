@@ -27,7 +27,7 @@ def second_largest(values):
 def chunk(values, size):
     out = []
     for i in range(0, len(values), size):
-        out.append(values[i:i + size])
+        out.append(values[i : i + size])
     return out
 
 
@@ -66,7 +66,7 @@ def count_rises(values):
 def drop_ends(values, n):
     if 2 * n >= len(values):
         return []
-    return values[n:len(values) - n]
+    return values[n : len(values) - n]
 
 
 def interleave(left, right):

@@ -90,7 +90,7 @@ def find_cell(rows, value):
 def lower_part(rows):
     out = []
     for i in range(len(rows)):
-        out.append(rows[i][:i + 1])
+        out.append(rows[i][: i + 1])
     return out
 
 

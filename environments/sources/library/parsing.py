@@ -5,7 +5,7 @@ def parse_pair(text):
     i = text.find("=")
     if i < 0:
         return [text, ""]
-    return [text[:i], text[i + 1:]]
+    return [text[:i], text[i + 1 :]]
 
 
 def int_or(text, default):
@@ -53,7 +53,7 @@ def file_extension(path):
     i = name.rfind(".")
     if i <= 0:
         return ""
-    return name[i + 1:].lower()
+    return name[i + 1 :].lower()
 
 
 def parse_range(text):

@@ -47,7 +47,7 @@ def duel_winner(left, right):
 
 
 def retry_delay(attempt, base, limit):
-    delay = base * 2 ** attempt
+    delay = base * 2**attempt
     return min(delay, limit)
 
 

@@ -20,7 +20,7 @@ def longest_rise(values):
 def window_sums(values, size):
     out = []
     for i in range(len(values) - size + 1):
-        out.append(sum(values[i:i + size]))
+        out.append(sum(values[i : i + size]))
     return out
 
 

@@ -4,7 +4,7 @@
 def trim_to(text, width):
     if len(text) <= width:
         return text
-    return text[:width - 1] + "~"
+    return text[: width - 1] + "~"
 
 
 def pad_both(text, width, mark):
@@ -38,7 +38,7 @@ def swap_ends(text):
 
 def strip_suffix(text, suffix):
     if suffix and text.endswith(suffix):
-        return text[:-len(suffix)]
+        return text[: -len(suffix)]
     return text
 
 
@@ -98,7 +98,7 @@ def between_marks(text, start, end):
     b = text.find(end, a + 1)
     if a < 0 or b < 0:
         return ""
-    return text[a + 1:b]
+    return text[a + 1 : b]
 
 
 CASES = {

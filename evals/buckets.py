@@ -1,0 +1,299 @@
+"""Failures with one cause in one family: how many, which example, whether they shrank, and what the next round gets.
+
+One half of dev chooses the buckets, the other measures them: a bucket picked because it is large is large partly by
+chance, so its size on the half that picked it says nothing about a change. Compare a change with those of untreated
+buckets. Rules of both rounds must be the same for a change to mean anything: make `indicators` anew with one rule file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from evals.evidence import collect
+from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
+from evals.rules import decide, route_of, rules_digest
+from schemas.backflow import BackflowSpec
+from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
+from schemas.metrics import Estimate
+from schemas.task import Task
+from schemas.trajectory import Attempt
+from schemas.verdict import Status
+
+NO_SHARE = frozenset({Route.INFRASTRUCTURE, Route.EVALUATION})  # attempts without a score: in no share, only counted
+BAND = 0.05  # an interval of the change within plus and minus this is "unchanged"
+Indicators = dict[str, dict[str, tuple[str, float]]]  # bucket id -> task id -> (origin, share of its scored attempts)
+
+
+@dataclass(frozen=True)
+class Attempted:
+    """Scored attempts of one task: the denominator."""
+
+    family: str
+    origin: str
+    scored: int
+
+
+@dataclass(frozen=True)
+class Half:
+    """One half of dev as one policy did it: the evidence of its failures, and what was attempted."""
+
+    evidence: list[Evidence]
+    attempted: dict[str, Attempted]
+
+    @classmethod
+    def of(
+        cls,
+        attempts: Sequence[Attempt],
+        tasks: Mapping[str, Task],
+        trained_origins: Mapping[str, int],
+        flipped: Collection[str] = (),
+    ) -> Half:
+        """See evals.evidence.collect for the arguments."""
+        return cls(collect(attempts, tasks, trained_origins, flipped), attempted(attempts))
+
+    def scored(self, family: str) -> int:
+        return sum(task.scored for task in self.attempted.values() if task.family == family)
+
+
+def attempted(attempts: Iterable[Attempt]) -> dict[str, Attempted]:
+    """Task id -> its scored attempts; a task whose attempts were all lost to infrastructure has 0."""
+    found: dict[str, Attempted] = {}
+    for attempt in attempts:
+        trajectory = attempt.trajectory
+        scored = trajectory.status == "done" and attempt.verdict.status is Status.SCORED
+        before = found.get(trajectory.task_id, Attempted(trajectory.family, trajectory.origin, 0))
+        found[trajectory.task_id] = Attempted(before.family, before.origin, before.scored + scored)
+    return dict(sorted(found.items()))
+
+
+def build(
+    choosing: Half,
+    measuring: Half,
+    rules: Sequence[Rule],
+    *,
+    overrides: Mapping[str, tuple[Route, str]] | None = None,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> list[Bucket]:
+    """Buckets of the choosing half, largest first, ties by id.
+
+    Shares are of the family's scored attempts; a bucket of attempts without a score has none (value None, `errors`).
+    `overrides`: bucket id -> (route, decision id of the person who changed it).
+    """
+    how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    grouped = _grouped(choosing.evidence, rules)
+    chosen, measured = indicators(choosing, rules), _by_bucket(measuring.evidence, rules)
+    buckets = []
+    for identity, members in grouped.items():
+        (cause, family), evidence = identity, [e for e, _ in members]
+        bucket = bucket_id(cause, family)
+        route, person = (overrides or {}).get(bucket, (route_of(rules, cause), None))
+        lost = route_of(rules, cause) in NO_SHARE
+        buckets.append(
+            Bucket(
+                id=bucket,
+                cause=cause,
+                family=family,
+                route=route,
+                rule=_usual([rule for _, rule in members], rules),
+                rules=rules_digest(rules),
+                overridden_by=person,
+                size=len(evidence),
+                denominator=choosing.scored(family),
+                share=_lost(len(evidence)) if lost else _share(choosing, family, chosen[bucket], how),
+                measured=_lost(len(measured.get(bucket, ())))
+                if lost
+                else _share(measuring, family, _indicator(measuring, family, measured.get(bucket, ())), how),
+                members=[e.trajectory for e in evidence],
+                example=central(evidence),
+            )
+        )
+    return sorted(buckets, key=lambda b: (-b.size, b.id))
+
+
+def indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket] = ()) -> Indicators:
+    """For each bucket every scored task of its family, with the share of its scored attempts in the bucket, 0 included.
+
+    Buckets seen in this half and those in `buckets`: give all, since one that this half never saw is a 0, not a gap.
+    Plain JSON data, to be kept for the next round's `changes`.
+    """
+    found = _by_bucket(half.evidence, rules)
+    families = {bucket_id(decide(e, rules).cause, e.family): e.family for e in half.evidence}
+    families |= {bucket.id: bucket.family for bucket in buckets}
+    return {bucket: _indicator(half, family, found.get(bucket, ())) for bucket, family in sorted(families.items())}
+
+
+def changes(
+    previous: Sequence[Bucket],
+    before: Mapping[str, Mapping[str, tuple[str, float]]],
+    after: Mapping[str, Mapping[str, tuple[str, float]]],
+    treated: Collection[str] = (),
+    *,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> list[BucketChange]:
+    """Each bucket of the last round, measured again on the measuring half, on the tasks that both rounds attempted.
+
+    `before`, `after`: `indicators` of the measuring half then and now, both with `buckets=previous`. `treated`: ids
+    that got material, beside those whose bucket says so. Shrank: the interval of after - before lies below 0; grew:
+    above; unchanged: within plus and minus 0.05; else not enough evidence. Buckets without a share are left out.
+    """
+    how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
+    found = []
+    for bucket in previous:
+        if bucket.share.value is None:
+            continue
+        then = {task: (row[0], row[1]) for task, row in before.get(bucket.id, {}).items()}
+        now = {task: (row[0], row[1]) for task, row in after.get(bucket.id, {}).items()}
+        shared = sorted(then.keys() & now.keys())
+        difference = paired(now, then, **how)
+        found.append(
+            BucketChange(
+                bucket=bucket.id,
+                cause=bucket.cause,
+                family=bucket.family,
+                treated=bucket.treated or bucket.id in treated,
+                before=estimate([then[task] for task in shared], **how),
+                after=estimate([now[task] for task in shared], **how),
+                difference=difference,
+                verdict=_verdict(difference),
+            )
+        )
+    return found
+
+
+def material(
+    buckets: Sequence[Bucket],
+    spec: BackflowSpec,
+    tasks: Iterable[Task] = (),
+    trajectories: Mapping[str, Sequence[str]] | None = None,
+) -> list[Material]:
+    """What the next round gets: data -> tasks, sft -> demonstrations, rl -> weights, goal -> a proposal for a person.
+
+    Only the `spec.max_buckets` largest of data, sft and rl get material; every goal bucket becomes a proposal. `tasks`:
+    training tasks, to say where a family has none. `trajectories`: bucket id -> training-pool rollouts of that cause;
+    never pass dev or held-out ones.
+    """
+    counts = Counter(task.family for task in tasks)
+    ordered = sorted((b for b in buckets if b.size), key=lambda b: (-b.size, b.id))
+    routed = [b for b in ordered if b.route in (Route.DATA, Route.SFT, Route.RL)][: spec.max_buckets]
+    proposed = [b for b in ordered if b.route is Route.GOAL]
+    return [_material(b, spec, counts[b.family], list((trajectories or {}).get(b.id, ()))) for b in routed + proposed]
+
+
+def treat(buckets: Iterable[Bucket], materials: Iterable[Material]) -> list[Bucket]:
+    """The buckets, those with approved material marked as treated."""
+    approved = {m.bucket for m in materials if m.approved}
+    return [b.model_copy(update={"treated": b.id in approved}) for b in buckets]
+
+
+def central(evidence: Sequence[Evidence]) -> str:
+    """Trajectory id of the most ordinary failure: nearest to the mean of the facts, each scaled by its spread; ties by
+    id. ValueError on no evidence."""
+    if not evidence:
+        raise ValueError("no evidence: an empty bucket has no example")
+    columns = list(zip(*(_features(e) for e in evidence), strict=True))
+    means = [sum(column) / len(column) for column in columns]
+    spreads = [sum((x - mean) ** 2 for x in column) / len(column) for column, mean in zip(columns, means, strict=True)]
+
+    def distance(e: Evidence) -> float:
+        rows = zip(_features(e), means, spreads, strict=True)
+        return round(math.fsum((x - mean) ** 2 / spread for x, mean, spread in rows if spread > 1e-12), 9)
+
+    return min(evidence, key=lambda e: (distance(e), e.trajectory)).trajectory
+
+
+def _features(e: Evidence) -> list[float]:
+    visible = 0.5 if e.visible_passed is None else float(e.visible_passed)
+    numbers = (e.parse_errors, e.turns, e.tool_errors, e.forbidden, len(e.violations), e.failed_checks, e.passed_checks)
+    flags = (e.truncated, e.submitted, e.unchanged, e.limit_hit is not None)
+    return [*map(float, numbers), *map(float, flags), visible, float(len(e.touched)), float(e.task_passes)]
+
+
+Decided = list[tuple[Evidence, Rule]]
+
+
+def _grouped(evidence: Iterable[Evidence], rules: Sequence[Rule]) -> dict[tuple[str, str], Decided]:
+    groups: dict[tuple[str, str], Decided] = defaultdict(list)
+    for item in sorted(evidence, key=lambda e: e.trajectory):
+        rule = decide(item, rules)
+        groups[rule.cause, item.family].append((item, rule))
+    return dict(sorted(groups.items()))
+
+
+def _by_bucket(evidence: Iterable[Evidence], rules: Sequence[Rule]) -> dict[str, list[Evidence]]:
+    return {bucket_id(*identity): [e for e, _ in rows] for identity, rows in _grouped(evidence, rules).items()}
+
+
+def _indicator(half: Half, family: str, members: Iterable[Evidence]) -> dict[str, tuple[str, float]]:
+    failed = Counter(e.task_id for e in members)
+    own = {task: a for task, a in half.attempted.items() if a.family == family and a.scored}
+    return {task: (a.origin, min(1.0, failed[task] / a.scored)) for task, a in own.items()}
+
+
+def _share(half: Half, family: str, indicator: Mapping[str, tuple[str, float]], how: dict[str, Any]) -> Estimate:
+    """Failures over scored attempts: tasks with more scored attempts weigh more, as in size / denominator."""
+    rows = [
+        (o, share * half.attempted[task].scored, float(half.attempted[task].scored))
+        for task, (o, share) in indicator.items()
+    ]
+    return ratio(rows, **how)
+
+
+def _lost(count: int) -> Estimate:
+    return Estimate(value=None, errors=count, method="attempts without a score are in no share")
+
+
+def _usual(matched: Sequence[Rule], rules: Sequence[Rule]) -> str:
+    """The rule that matched most members; the earlier one on ties."""
+    counts = Counter(rule.id for rule in matched)
+    order = [rule.id for rule in rules]
+    return min(counts, key=lambda name: (-counts[name], order.index(name)))
+
+
+def _verdict(difference: Estimate) -> Literal["shrank", "unchanged", "grew", "not enough evidence"]:
+    if difference.low is None or difference.high is None:
+        return "not enough evidence"
+    if difference.high < 0:
+        return "shrank"
+    if difference.low > 0:
+        return "grew"
+    if difference.low >= -BAND and difference.high <= BAND:
+        return "unchanged"
+    return "not enough evidence"
+
+
+def _material(bucket: Bucket, spec: BackflowSpec, training_tasks: int, trajectories: list[str]) -> Material:
+    skill, _, operator = bucket.family.partition(".")
+    kind: Literal["tasks", "demonstrations", "weights", "proposal"]
+    amount, weight, operators = 0, 1.0, list[str]()
+    note = f"{bucket.size} of {bucket.denominator} attempts, cause {bucket.cause}, rule {bucket.rule}"
+    if bucket.route is Route.DATA:
+        kind, amount = "tasks", spec.new_tasks
+        operators = [operator] if skill == "repair" and operator else []
+    elif bucket.route is Route.SFT:
+        kind, amount = "demonstrations", spec.demonstrations
+    elif bucket.route is Route.RL:
+        kind, weight = "weights", spec.weight
+        note += "" if training_tasks else "; the family has no training task, so its weight changes nothing"
+    else:
+        kind = "proposal"
+        note += "; a person decides on verifiers and reward rules, then re-scores the old samples"
+    return Material(
+        kind=kind,
+        bucket=bucket.id,
+        route=bucket.route,
+        family=bucket.family,
+        amount=amount,
+        weight=weight,
+        operators=operators,
+        trajectories=[] if kind == "proposal" else trajectories,
+        approved=kind != "proposal" and kind in spec.unattended,
+        note=note,
+    )

@@ -1,0 +1,365 @@
+"""Tables and transcripts for the terminal, as rich renderables: the caller prints them with its own Console.
+
+Text that a model or a task wrote is never parsed as markup and never reaches the terminal raw: every cell is a
+`rich.text.Text` of `reports.text.visible`, so no escape sequence moves the cursor, sets the title or hides a line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.rule import Rule as Line
+from rich.table import Table
+from rich.text import Text
+
+from reports.text import NONE, clip, estimate, interval, number, one_line, seconds, signed, visible
+from reports.view import POLICIES, RoundView
+from schemas.bucket import Bucket
+from schemas.metrics import Decision, Estimate, Gate
+from schemas.record import STAGES
+from schemas.trajectory import Attempt, Turn
+from schemas.verdict import Verdict
+
+__all__ = [
+    "PlanRow",
+    "attempt",
+    "estimate",
+    "failures",
+    "interval",
+    "number",
+    "plan",
+    "seconds",
+    "signed",
+    "status",
+    "summary",
+]
+
+_STYLE = {Decision.GO: "green", Decision.NO_GO: "red", Decision.INCONCLUSIVE: "yellow"}
+_ROUTE_STYLE = {"infrastructure": "red", "undetermined": "dim"}
+BODY_CHARS = 6000
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One stage of `postloop plan`. `action`: run, resume, reuse, up to date or skip; `cost`: unit -> amount."""
+
+    stage: str
+    action: str
+    why: str
+    cost: Mapping[str, float | None]
+
+
+def _text(value: str, style: str = "", width: int = 0) -> Text:
+    return Text(one_line(value, width) if width else visible(value), style=style)
+
+
+def _table(*columns: str | tuple[str, str], title: str = "") -> Table:
+    """A header of plain names; a column given as (name, "right") is right-aligned."""
+    table = Table(
+        box=None,
+        header_style="dim",
+        title=_text(title, "bold") if title else None,
+        title_justify="left",
+        pad_edge=False,
+    )
+    for column in columns:
+        name, justify = column if isinstance(column, tuple) else (column, "left")
+        table.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def _badge(decision: Decision | None) -> Text:
+    return Text(NONE, "dim") if decision is None else Text(decision.value, f"bold {_STYLE[decision]}")
+
+
+def summary(view: RoundView) -> RenderableType:
+    """What `postloop run` ends with: headline, criteria, gates, policies, alarms, cost."""
+    parts: list[RenderableType] = [
+        Line(_text(f"round {view.round}", "bold"), align="left", style="dim"),
+        _headline(view),
+    ]
+    if view.criteria():
+        parts += [Text(), _criteria(view)]
+    if view.gates():
+        parts += [Text(), _gates([(stage, gate) for stage, gate in view.gates()])]
+    if view.suites():
+        parts += [Text(), _policies(view)]
+    parts += [
+        _text(
+            f"alarm {a.name} at step {a.step}: {number(a.value)} (threshold {number(a.threshold)}): {a.meaning}",
+            "yellow",
+        )
+        for _, a in view.alarms()
+    ]
+    parts.append(Text(_cost_line(view), "dim"))
+    return Group(*parts)
+
+
+def _headline(view: RoundView) -> Text:
+    line = Text()
+    line.append(f"pass@1 {estimate(view.final())}", "bold")
+    line.append(f"  {view.final_policy or NONE} on {view.main_suite}")
+    for reference in ("base", "champion"):
+        pair = view.against(reference)
+        if pair is not None:
+            line.append(f"\nagainst {reference} {estimate(pair.difference, sign=True)}")
+    evaluation = view.evaluation
+    met = None if evaluation is None else evaluation.goal_met
+    answer = "no data" if met is None else "yes" if met else "not yet"
+    line.append(f"\ngoal met: {answer}", "green" if met else "yellow")
+    line.append(f"   promoted: {NONE if evaluation is None else 'yes' if evaluation.promoted else 'no'}")
+    return line
+
+
+def _criteria(view: RoundView) -> Table:
+    table = _table("criterion", "suite", "metric", ("wanted", "right"), ("measured", "right"), "answer")
+    answers = {Decision.GO: "holds", Decision.NO_GO: "fails", Decision.INCONCLUSIVE: "not shown"}
+    for row in view.criteria():
+        c = row.criterion
+        wanted = f"≥ {number(c.at_least)}" if c.at_least is not None else f"≤ {number(c.at_most)}"
+        answer = Text("no data", "dim") if row.decision is None else Text(answers[row.decision], _STYLE[row.decision])
+        table.add_row(
+            _text(c.name), _text(c.suite), _text(c.metric), Text(wanted), Text(estimate(row.estimate)), answer
+        )
+    return table
+
+
+def _gates(gates: Sequence[tuple[str, Gate]]) -> Table:
+    table = _table("gate", "stage", "decision", "because")
+    for stage, gate in gates:
+        owner = f" → {gate.owner} should act" if gate.owner else ""
+        table.add_row(_text(gate.name), Text(stage), _badge(gate.decision), _text(gate.because + owner))
+    return table
+
+
+def _policies(view: RoundView) -> Table:
+    wide = [name for name in view.metric_names() if name.startswith("pass@")]
+    names = [*dict.fromkeys([*wide[:1], *wide[-1:]]), "parse_rate"]
+    table = _table("suite", "policy", *((name, "right") for name in names))
+    for suite in view.suites():
+        for policy in POLICIES:
+            result = view.result(suite, policy)
+            if result is not None:
+                cells = [Text(estimate(result.metrics.get(m))) for m in names]
+                table.add_row(_text(suite), Text(policy), *cells)
+    return table
+
+
+def _cost_line(view: RoundView) -> str:
+    def total(what: str, digits: int = 0) -> str:
+        return number(view.total_cost(what), digits)
+
+    return ", ".join(
+        [
+            seconds(view.total_cost("seconds")),
+            f"{total('prompt tokens')} prompt and {total('generated tokens')} generated tokens",
+            f"{total('executions')} sandbox executions",
+            f"{total('sandbox CPU-s', 1)} CPU-s",
+            f"{view.infrastructure_errors()} infrastructure errors",
+        ]
+    )
+
+
+def status(views: Sequence[RoundView]) -> RenderableType:
+    """One line a round: stages done, final pass@1, goal, promotion, failures, time."""
+    table = _table(
+        "round",
+        "stages",
+        ("pass@1", "right"),
+        "goal met",
+        "promoted",
+        ("failures", "right"),
+        ("errors", "right"),
+        ("time", "right"),
+    )
+    for view in views:
+        evaluation, backflow = view.evaluation, view.backflow
+        met = evaluation.goal_met if evaluation else None
+        table.add_row(
+            Text(str(view.round)),
+            _stage_marks(view),
+            Text(estimate(view.final())),
+            Text(NONE if met is None else "yes" if met else "not yet"),
+            Text(NONE if evaluation is None else "yes" if evaluation.promoted else "no"),
+            Text(NONE if backflow is None else str(backflow.failures)),
+            Text(str(view.infrastructure_errors())),
+            Text(seconds(view.total_cost("seconds"))),
+        )
+    return table if views else Text("no round yet: postloop run", "dim")
+
+
+def _stage_marks(view: RoundView) -> Text:
+    marks = Text()
+    for stage in STAGES:
+        record = view.records.get(stage)
+        style = "dim" if record is None else "yellow" if record.skipped else "green"
+        marks.append(f"{'·' if record is None else '–' if record.skipped else '✓'}{stage} ", style)
+    return marks
+
+
+def failures(buckets: Sequence[Bucket], examples: Mapping[str, Attempt] | None = None) -> RenderableType:
+    """Two lines a bucket: cause over family, share over interval, route over rule, example over what went wrong in it.
+
+    `examples`: trajectory id -> attempt, for that last line.
+    """
+    columns = (
+        "id",
+        "cause / family",
+        ("size", "right"),
+        ("share", "right"),
+        ("measured", "right"),
+        "route / rule",
+        "example",
+    )
+    table = _table(*columns)
+    for bucket in buckets:
+        route = Text(bucket.route.value, _ROUTE_STYLE.get(bucket.route.value, "cyan"))
+        if bucket.overridden_by:
+            route.append(f" ({visible(bucket.overridden_by)})", "dim")
+        table.add_row(
+            Text(bucket.id, no_wrap=True),
+            _text(bucket.cause, "bold").append(f"\n{visible(bucket.family)}", "not bold"),
+            Text(f"{bucket.size}/{bucket.denominator}"),
+            _stacked(bucket.share),
+            _stacked(bucket.measured),
+            route.append(f"\n{visible(bucket.rule)}", "not bold dim"),
+            _example_cell(bucket, examples or {}),
+        )
+    return table if buckets else Text("no failures", "green")
+
+
+def _stacked(of: Estimate) -> Text:
+    return Text(number(of.value, 2), no_wrap=True).append(f"\n{interval(of, 2)}", "dim")
+
+
+def _example_cell(bucket: Bucket, examples: Mapping[str, Attempt]) -> Text:
+    head, _, digits = bucket.example.rpartition("-")
+    cell = _text(f"{head}-{digits[:8]}" if head else digits)  # the start of an id names it, and fits a terminal
+    found = examples.get(bucket.example)
+    if found is not None:
+        failed = next((check for check in found.verdict.checks if not check.passed), None)
+        cell.append(
+            "\n"
+            + one_line(failed.detail or failed.name if failed else found.verdict.reason or found.trajectory.stop, 80),
+            "dim",
+        )
+    return cell
+
+
+def attempt(row: Attempt) -> RenderableType:
+    """The transcript for `postloop show ID`: what was asked, written and observed, the verdict, the reward's parts."""
+    t = row.trajectory
+    facts = _facts(
+        ("task", t.task_id),
+        ("family", f"{t.family} ({t.split.value})"),
+        ("purpose", f"{t.purpose.value}, seed {t.seed}"),
+        ("sampling", f"{t.sampling.engine}, temperature {t.sampling.temperature:g}, top_p {t.sampling.top_p:g}"),
+        ("hint", t.hint),
+        ("noise", t.noise),
+        ("status", t.status if t.reason is None else f"{t.status}: {t.reason}"),
+        ("stop", t.stop),
+    )
+    parts: list[RenderableType] = [Line(_text(t.id, "bold"), align="left", style="dim"), facts]
+    for turn in t.turns:
+        parts += _turn(turn)
+    for path, content in sorted(t.outcome.items()):
+        parts += [_text(f"outcome: {path}", "bold"), _body(content)]
+    parts += _verdict(row.verdict, "verdict")
+    if row.audit is not None:
+        parts += _verdict(row.audit, "audit verdict")
+    pieces = " ".join(f"{visible(name)} {signed(value)}" for name, value in row.reward.parts.items())
+    parts.append(Text(f"reward {number(row.reward.value)}", "bold").append(f"  {pieces}", "dim"))
+    return Group(*parts)
+
+
+def _facts(*pairs: tuple[str, str | None]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        if value is not None:
+            table.add_row(Text(name, "dim"), _text(value))
+    return table
+
+
+def _body(text: str, style: str = "") -> Padding:
+    return Padding(_text(clip(text, BODY_CHARS), style), (0, 0, 0, 4))
+
+
+def _turn(turn: Turn) -> list[RenderableType]:
+    parts: list[RenderableType] = [Line(Text(f"turn {turn.index + 1}"), align="left", style="dim")]
+    for message in turn.messages:
+        parts += [_text(message.get("role", "?"), "bold blue"), _body(message.get("content", ""))]
+    parts += [Text(f"model ({len(turn.completion_ids)} tokens, stop {turn.stop})", "bold magenta"), _body(turn.text)]
+    if turn.call is not None:
+        parts += [Text("call", "bold"), _body(_json(turn.call))]
+    for name, problem in (
+        ("parse error", turn.parse_error),
+        ("tool error", turn.tool_error),
+        ("forbidden", turn.forbidden),
+    ):
+        if problem is not None:
+            parts.append(_text(f"{name}: {problem}", "red"))
+    if turn.visible is not None:
+        parts += [Text("visible tests", "bold"), _body(_json(turn.visible))]
+    if turn.observation is not None:
+        parts += [
+            Text("observation" + (" (truncated)" if turn.observation_truncated else ""), "bold"),
+            _body(turn.observation),
+        ]
+    return parts
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False)
+
+
+def _verdict(verdict: Verdict, name: str) -> list[RenderableType]:
+    answer = verdict.status.value if verdict.passed is None else "passed" if verdict.passed else "failed"
+    style = "green" if verdict.passed else "red" if verdict.passed is False else "yellow"
+    head = Text(f"{name}: ", "bold").append(answer, f"bold {style}").append(f"  score {number(verdict.score)}")
+    if verdict.limit_hit:
+        head.append(f"  limit {verdict.limit_hit}", "red")
+    parts: list[RenderableType] = [head]
+    table = _table("check", "role", "answer", "detail")
+    for check in verdict.checks:
+        table.add_row(
+            _text(check.name),
+            Text(check.role),
+            Text("pass" if check.passed else "fail", "green" if check.passed else "red"),
+            _text(check.detail, width=200),
+        )
+    if verdict.checks:
+        parts.append(Padding(table, (0, 0, 0, 4)))
+    parts += [_text(f"    violation {v.kind}: {v.detail}", "red") for v in verdict.violations]
+    if verdict.reason:
+        parts.append(_text(f"    {verdict.reason}", "yellow"))
+    return parts
+
+
+def plan(rows: Sequence[PlanRow]) -> RenderableType:
+    """What would run, why, and what it should cost; "up to date" when no row says otherwise."""
+    if all(row.action == "up to date" for row in rows):
+        return Text("up to date", "green")
+    units = list(dict.fromkeys(unit for row in rows for unit in row.cost))
+    table = _table("stage", "action", "why", *((("time" if unit == "seconds" else unit), "right") for unit in units))
+    for row in rows:
+        style = "dim" if row.action in ("up to date", "reuse") else "bold"
+        cells = [Text(_amount(unit, row.cost.get(unit))) for unit in units]
+        table.add_row(_text(row.stage, style), _text(row.action, style), _text(row.why), *cells)
+    total = [Text(_amount(unit, _sum(rows, unit)), "bold") for unit in units]
+    if units:
+        table.add_row(Text("all", "bold"), Text(), Text(), *total)
+    return table
+
+
+def _sum(rows: Sequence[PlanRow], unit: str) -> float | None:
+    known = [cost for row in rows if (cost := row.cost.get(unit)) is not None]
+    return sum(known) if known else None
+
+
+def _amount(unit: str, value: float | None) -> str:
+    return seconds(value) if unit == "seconds" else number(value, 0)

@@ -1,0 +1,139 @@
+"""A deterministic policy that knows its tasks: for gold demonstrations, canaries and whole loops in seconds.
+
+It speaks the formats of both harnesses that ship: fenced (```python fence, `Answer:`) and tools (one JSON call a turn),
+told apart by the context it is shown. Strategies: gold, wrong (the task's plausible wrong outcome), noop (changes
+nothing), garbage (parses as no action), mixed (gold for a share of the (seed, task) pairs, else one of the others).
+
+Not covered: other harnesses' formats, and reading tools, which gold does not need.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from environments.sources.lookup import expression_of
+from schemas.base import canonical, digest_of
+from schemas.errors import InputError
+from schemas.task import Task
+from schemas.trajectory import Sampling
+from stages.samplers import Completion, SampleRequest
+from stages.samplers.tokenization import Tokenization
+
+STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed")
+GARBAGE = ("I am not sure what to do here.", "```python\nprint('hello'", "{'tool': run_tests}", "```calc\n1 +", "")
+_TOOLS_MARK = "Reply with one JSON tool call"
+_CALC_SKILLS = ("lookup", "calc")
+_VERSION = 1  # grows when an answer changes: part of the policy's digest
+
+
+class ScriptedSampler:
+    """`gold_share`: of (seed, task) pairs that mixed answers with gold, in [0, 1]."""
+
+    name = "scripted"
+    version = 0
+
+    def __init__(
+        self, folder: Path, tasks: Mapping[str, Task], strategy: str = "gold", gold_share: float = 0.5
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise InputError(f"scripted sampler: no strategy {strategy!r}; use {', '.join(STRATEGIES)}")
+        self._tokens = Tokenization(folder)
+        self.encode, self.decode = self._tokens.encode, self._tokens.decode
+        self.render, self.plain = self._tokens.render, self._tokens.plain
+        self.end = self._tokens.end
+        self.tasks, self.strategy, self.gold_share = tasks, strategy, gold_share
+        self.policy = digest_of(["scripted", _VERSION, strategy, gold_share])
+
+    def release(self, keys: Sequence[str]) -> None:
+        return None
+
+    def sample(self, requests: Sequence[SampleRequest], sampling: Sampling) -> list[Completion]:
+        """Log-probabilities are 0: the policy is certain. A text beyond max_tokens is cut, as a model's would be."""
+        return [self._complete(request, sampling) for request in requests]
+
+    def _complete(self, request: SampleRequest, sampling: Sampling) -> Completion:
+        task = self.tasks.get(request.task_id)
+        if task is None:
+            raise InputError(
+                f"scripted sampler: task {request.task_id} is not among its {len(self.tasks)}; pass it in tasks="
+            )
+        text = self.plain(self._answer(task, request))
+        ids = [*self.encode(text), *self.encode(self.end)][: sampling.max_tokens]
+        stop = ids[-1] in self._tokens.stop_ids
+        return Completion(ids, [0.0] * len(ids), self.decode(ids), "eos" if stop else "length", None)
+
+    def _answer(self, task: Task, request: SampleRequest) -> str:
+        strategy = self.strategy
+        lot = hashlib.sha256(canonical([request.seed, request.task_id])).digest()
+        if strategy == "mixed":
+            gold = int.from_bytes(lot[:8], "big") < self.gold_share * 2**64
+            strategy = "gold" if gold else ("wrong", "noop", "garbage")[lot[8] % 3]
+        if strategy == "garbage":
+            return GARBAGE[lot[9] % len(GARBAGE)]
+        outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}}[strategy]
+        if _TOOLS_MARK in self.decode(request.context_ids):
+            return tool_call(task, outcome, request.turn)
+        return fenced(task, outcome, request.turn)
+
+
+def fenced(task: Task, outcome: Mapping[str, str], turn: int) -> str:
+    """The text of this turn by which the fenced harness reaches the outcome. Gold numbers are computed first."""
+    if task.kind == "function":
+        path = task.editable[0]
+        return f"```python\n{outcome.get(path, task.files[path]).rstrip()}\n```"
+    answer = outcome.get("answer.txt", "unknown").strip()
+    if task.skill not in _CALC_SKILLS:
+        return answer
+    expression = _expression(task, outcome) if turn == 0 else None
+    return f"Answer: {answer}" if expression is None else f"```calc\n{expression}\n```"
+
+
+def tool_call(task: Task, outcome: Mapping[str, str], turn: int) -> str:
+    """The JSON call of this turn: one edit a changed file, then submit."""
+    if task.kind == "answer":
+        expression = _expression(task, outcome) if turn == 0 else None
+        if expression is not None:
+            return json.dumps({"tool": "calc", "expression": expression})
+        return json.dumps({"tool": "submit", "answer": outcome.get("answer.txt", "unknown").strip()})
+    edits = [(path, text) for path, text in sorted(outcome.items()) if task.files.get(path) != text]
+    if turn >= len(edits):
+        return json.dumps({"tool": "submit"})
+    path, text = edits[turn]
+    old, new = changed_block(task.files.get(path, ""), text)
+    return json.dumps({"tool": "replace_block", "path": path, "old": old, "new": new})
+
+
+def _expression(task: Task, outcome: Mapping[str, str]) -> str | None:
+    """What to compute on the way to the gold answer; None for another outcome or a question without an expression."""
+    if task.skill not in _CALC_SKILLS or outcome != task.gold:
+        return None
+    try:
+        return expression_of(task)
+    except (ValueError, KeyError):
+        return None  # a question of another source
+
+
+def changed_block(before: str, after: str) -> tuple[str, str]:
+    """The shortest run of whole lines that turns one text into the other and stands once in `before`."""
+    left, right = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    blocks = [
+        block
+        for block in difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+        if block[0] != "equal"
+    ]
+    if not blocks:
+        return before, after
+    start, end = blocks[0][1], blocks[-1][2]
+    tail = len(left) - end
+    while before.count("".join(left[start:end])) != 1 or start == end:
+        if start > 0:
+            start -= 1
+        elif tail > 0:
+            end, tail = end + 1, tail - 1
+        else:
+            return before, after
+    return "".join(left[start:end]), "".join(right[start : len(right) - tail])

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from evals.buckets import Half, build, central, changes, indicators, material, treat
+from evals.rules import load_rules, rules_digest
+from schemas.backflow import BackflowSpec
+from schemas.bucket import Route, bucket_id
+from schemas.task import Split
+
+RULES = load_rules()
+UNCHANGED, PROTOCOL = bucket_id("returns_unchanged", "repair.arith"), bucket_id("protocol", "repair.arith")
+SHAPES = {
+    "pass": {"passed": True},
+    "unchanged": {"outcome": {}, "visible": False},
+    "protocol": {"errors": ("no fence", "no fence"), "outcome": {}},
+    "lost": {"status": "error"},
+}
+
+
+@pytest.fixture
+def half(make_task, make_attempt):
+    """A half of dev from rows of shapes: one row an origin, one shape an attempt."""
+
+    def make(rows, family="repair.arith", prefix="f"):
+        tasks = {t.id: t for t in (make_task(f"{prefix}{i}", "arith_1", family) for i in range(len(rows)))}
+        attempts = [
+            make_attempt(task, number, **SHAPES[shape])
+            for task, row in zip(tasks.values(), rows, strict=True)
+            for number, shape in enumerate(row)
+        ]
+        return Half.of(attempts, tasks, {family: 30})
+
+    return make
+
+
+FIRST = [["pass", "unchanged", "unchanged", "unchanged"]] * 6 + [["pass", "protocol", "pass", "lost"]] * 4
+
+
+def test_buckets_are_counted_on_one_half_and_measured_on_the_other(half):
+    measuring = half([["pass", "unchanged", "pass", "pass"]] * 8, prefix="m")
+    buckets = build(half(FIRST), measuring, RULES)
+    assert [(b.cause, b.size, b.denominator) for b in buckets] == [
+        ("returns_unchanged", 18, 36),
+        ("infrastructure", 4, 36),
+        ("protocol", 4, 36),
+    ]
+    largest = buckets[0]
+    assert largest.id == UNCHANGED
+    assert (largest.route, largest.rule, largest.rules) == ("sft", "hands_in_the_start", rules_digest(RULES))
+    assert largest.share.value == pytest.approx(18 / 36)
+    assert largest.share.clusters == 10
+    assert largest.measured.value == pytest.approx(0.25)
+    assert len(largest.members) == 18
+    assert largest.example in largest.members
+
+
+def test_a_bucket_of_lost_attempts_has_no_share(half):
+    (lost,) = [b for b in build(half(FIRST), half(FIRST), RULES) if b.cause == "infrastructure"]
+    assert lost.route is Route.INFRASTRUCTURE
+    assert (lost.share.value, lost.share.errors) == (None, 4)
+    assert not material([lost], BackflowSpec())
+
+
+def test_a_person_may_change_the_route(half):
+    buckets = build(half(FIRST), half(FIRST), RULES, overrides={PROTOCOL: (Route.DATA, "d-7")})
+    (changed,) = [b for b in buckets if b.id == PROTOCOL]
+    assert (changed.route, changed.overridden_by) == (Route.DATA, "d-7")
+    assert buckets[0].overridden_by is None
+
+
+def test_the_same_halves_give_the_same_buckets_and_example(half):
+    assert build(half(FIRST), half(FIRST), RULES) == build(half(FIRST), half(FIRST), RULES)
+
+
+def test_the_example_is_the_most_ordinary_member(half):
+    rows = half([["unchanged"] * 4] * 5).evidence
+    odd = rows[0].model_copy(update={"trajectory": "a-odd", "failed_checks": 40, "turns": 9})
+    assert central([odd, *rows]) == min(e.trajectory for e in rows)
+    with pytest.raises(ValueError, match="empty bucket"):
+        central([])
+
+
+def test_indicators_name_every_task_of_the_family_zero_included(half):
+    found = indicators(half(FIRST), RULES)
+    assert len(found[UNCHANGED]) == 10
+    assert found[UNCHANGED]["repair/f0/arith_1"] == ("f0", 0.75)
+    assert found[UNCHANGED]["repair/f7/arith_1"] == ("f7", 0.0)
+    assert found[PROTOCOL]["repair/f7/arith_1"] == ("f7", pytest.approx(1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "verdict"),
+    [
+        (["unchanged"] * 3 + ["pass"], ["pass"] * 4, "shrank"),
+        (["pass"] * 4, ["unchanged"] * 3 + ["pass"], "grew"),
+        (["unchanged", "pass"] * 2, ["unchanged", "pass"] * 2, "unchanged"),
+    ],
+)
+def test_a_bucket_is_measured_again_paired_by_task(half, then, now, verdict):
+    """80 origins: few of them could not tell no change from a small one."""
+    first = half([then] * 80)
+    buckets = build(half(FIRST, prefix="c"), first, RULES)
+    before = indicators(first, RULES, buckets)
+    after = json.loads(json.dumps(indicators(half([now] * 80), RULES, buckets)))
+    (found,) = [c for c in changes(buckets, before, after, treated=[UNCHANGED]) if c.bucket == UNCHANGED]
+    assert (found.verdict, found.treated) == (verdict, True)
+    assert found.difference.value == pytest.approx(found.after.value - found.before.value)
+
+
+def test_few_origins_or_none_are_not_enough_evidence(half):
+    small = half([["unchanged", "pass"]] * 3)
+    buckets = build(half(FIRST, prefix="c"), small, RULES)
+    numbers = indicators(small, RULES, buckets)
+    assert {c.verdict for c in changes(buckets, numbers, numbers)} == {"not enough evidence"}
+    (gone, _) = changes(buckets, numbers, {})
+    assert (gone.verdict, gone.difference.value) == ("not enough evidence", None)
+    assert not gone.treated
+
+
+def bucket_list(half):
+    """One bucket of each route, by override."""
+    names = ["arith", "compare", "logic", "index"]
+    routes = [Route.DATA, Route.SFT, Route.RL, Route.GOAL]
+    found = []
+    for size, (name, route) in enumerate(zip(names, routes, strict=True), start=1):
+        family = f"repair.{name}"
+        rows = half([["unchanged"] * size], family, name)
+        found += build(rows, rows, RULES, overrides={bucket_id("returns_unchanged", family): (route, "d")})
+    return found
+
+
+def test_each_route_gets_its_kind_of_material(half, make_task):
+    spec = BackflowSpec(new_tasks=24, demonstrations=16, weight=2.0)
+    buckets = bucket_list(half)
+    train = [make_task("t", "logic_1", "repair.logic", split=Split.TRAIN)]
+    found = {m.route: m for m in material(buckets, spec, train, {buckets[0].id: ["rl-1"]})}
+    assert (found["data"].kind, found["data"].amount, found["data"].operators) == ("tasks", 24, ["arith"])
+    assert found["data"].trajectories == ["rl-1"]
+    assert (found["sft"].kind, found["sft"].amount) == ("demonstrations", 16)
+    assert (found["rl"].kind, found["rl"].weight) == ("weights", 2.0)
+    assert (found["goal"].kind, found["goal"].approved) == ("proposal", False)
+    assert all(found[route].approved for route in ("data", "sft", "rl"))
+    assert "no training task" not in found["rl"].note
+
+
+def test_weights_of_a_family_without_training_tasks_say_that_they_change_nothing(half):
+    (weights,) = [m for m in material(bucket_list(half), BackflowSpec()) if m.kind == "weights"]
+    assert "changes nothing" in weights.note
+
+
+def test_only_the_largest_buckets_get_material_and_only_what_is_declared_goes_on_alone(half):
+    buckets = bucket_list(half)
+    spec = BackflowSpec(max_buckets=1, unattended=["tasks"])
+    found = material(buckets, spec)
+    assert [(m.kind, m.approved) for m in found] == [("weights", False), ("proposal", False)]
+    assert not any(b.treated for b in treat(buckets, found))
+    approved = material(buckets, BackflowSpec(max_buckets=1))
+    assert [b.route for b in treat(buckets, approved) if b.treated] == [Route.RL]

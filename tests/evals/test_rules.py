@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import pytest
+
+from evals.evidence import collect
+from evals.rules import DEFAULT, check_rules, decide, load_rules, matches, route_of, rules_digest
+from schemas.bucket import Evidence, Route, Rule
+from schemas.errors import InputError, SpecError
+
+RULES = load_rules()
+
+
+def evidence(**changes) -> Evidence:
+    """A wrong repair of a task that nothing was ever scored on: no default rule but the last one matches."""
+    facts = {
+        "trajectory": "evaluation-0",
+        "task_id": "repair/f/arith_1",
+        "family": "repair.arith",
+        "origin": "f",
+        "status": "scored",
+        "parse_errors": 0,
+        "turns": 2,
+        "tool_errors": 0,
+        "forbidden": 0,
+        "violations": [],
+        "failed_checks": 2,
+        "passed_checks": 3,
+        "limit_hit": None,
+        "truncated": False,
+        "submitted": False,
+        "unchanged": False,
+        "visible_passed": False,
+        "touched": ["solution.py"],
+        "task_passes": 0,
+        "task_attempts": 1,
+        "pass_at_k": 0.0,
+        "family_parse_rate": 0.95,
+        "family_pass": 0.5,
+        "trained_origins": 30,
+    }
+    return Evidence(**{**facts, **changes})
+
+
+TABLE = [
+    ("infrastructure_error", "infrastructure", {"status": "error", "turns": 0, "failed_checks": 0}),
+    ("not_scored", "evaluation", {"status": "unscored"}),
+    ("verdict_flips", "data", {"verdict_flipped": True, "audit_differs": True}),
+    ("audit_contests_pass", "goal", {"audit_differs": True, "failed_checks": 0, "task_passes": 1}),
+    ("audit_contests_failure", "goal", {"audit_differs": True}),
+    ("leaves_boundary", "sft", {"forbidden": 1}),
+    ("family_cannot_parse", "sft", {"parse_errors": 1, "family_parse_rate": 0.2, "truncated": True}),
+    ("cut_at_token_limit", "sft", {"truncated": True, "parse_errors": 2, "unchanged": True}),
+    ("no_turn_parses", "sft", {"parse_errors": 2, "unchanged": True}),
+    ("every_call_fails", "sft", {"tool_errors": 2, "unchanged": True}),
+    ("evades_verifier", "rl", {"violations": ["tampering"], "failed_checks": 0}),
+    ("hands_in_nothing", "sft", {"unchanged": True, "visible_passed": None, "touched": []}),
+    ("hands_in_the_start", "sft", {"unchanged": True, "touched": []}),
+    ("submits_on_red", "sft", {"submitted": True}),
+    ("few_training_origins", "data", {"trained_origins": 3, "task_passes": 2}),
+    ("right_only_where_seen", "rl", {"visible_passed": True, "task_passes": 1, "task_attempts": 4}),
+    ("exhausts_limits", "rl", {"limit_hit": "cpu", "task_passes": 1, "task_attempts": 4}),
+    ("task_seldom_solved", "rl", {"task_passes": 1, "task_attempts": 4}),
+    ("family_never_solved", "data", {"task_attempts": 4, "family_pass": 0.1}),
+    ("family_sometimes_solved", "rl", {"task_attempts": 4}),
+    ("nothing_else", "undetermined", {}),
+]
+
+
+@pytest.mark.parametrize(("rule", "route", "facts"), TABLE, ids=[row[0] for row in TABLE])
+def test_each_default_rule_owns_its_failure(rule, route, facts):
+    found = decide(evidence(**facts), RULES)
+    assert (found.id, found.route) == (rule, route)
+
+
+def test_every_default_rule_is_shown_above():
+    assert [row[0] for row in TABLE] == [rule.id for rule in RULES]
+
+
+def test_the_same_evidence_always_gives_the_same_rule():
+    one = evidence(truncated=True, parse_errors=1)
+    assert {decide(Evidence.model_validate_json(one.model_dump_json()), load_rules()).id for _ in range(5)} == {
+        "cut_at_token_limit"
+    }
+    assert rules_digest(load_rules()) == rules_digest(RULES)
+    assert rules_digest(RULES[::-1]) != rules_digest(RULES)
+
+
+def test_infrastructure_never_reaches_training():
+    everything = {"truncated": True, "parse_errors": 2, "unchanged": True, "audit_differs": True, "task_passes": 1}
+    assert decide(evidence(status="error", **everything), RULES).route is Route.INFRASTRUCTURE
+
+
+def test_pass_at_k_of_zero_never_goes_to_rl_when_the_family_is_never_solved():
+    for facts in ({"limit_hit": "cpu"}, {"visible_passed": True}, {}):
+        found = decide(evidence(task_attempts=4, family_pass=0.0, **facts), RULES)
+        assert found.route is Route.DATA
+
+
+def test_one_cause_has_one_route():
+    assert route_of(RULES, "rare_success") is Route.RL
+    with pytest.raises(InputError, match="no rule has it"):
+        route_of(RULES, "bad_mood")
+
+
+@pytest.mark.parametrize(
+    ("when", "yes"),
+    [
+        ({"turns": {"ge": 2, "le": 2}}, True),
+        ({"turns": {"gt": 2}}, False),
+        ({"parse_errors": {"lt": "turns"}}, True),
+        ({"pass_at_k": {"le": 0}}, False),
+        ({"pass_at_k": None}, True),
+        ({"violations": {"contains": "tampering"}}, True),
+        ({"violations": {"ge": 2}}, False),
+        ({"violations": ["tampering"]}, True),
+        ({"family": {"in": ["repair.arith", "repair.logic"]}}, True),
+        ({"submitted": False, "turns": 2}, True),
+        ({"parse_errors": False}, False),
+    ],
+)
+def test_comparisons(when, yes):
+    facts = evidence(violations=["tampering"], pass_at_k=None)
+    assert matches(facts, Rule(id="x", cause="y", route=Route.RL, when=when, because="z")) is yes
+
+
+ENTRY = "- {{id: {id}, cause: {cause}, route: {route}, when: {when}, because: x}}\n"
+LAST = ENTRY.format(id="rest", cause="rest", route="undetermined", when="{}")
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (("a", "a", "rl", "{colour: red}"), "2: a.when.colour: evidence has no such field"),
+        (("a", "a", "rl", "{turns: {about: 2}}"), "2: a.when.turns: unknown comparison 'about'"),
+        (("a", "a", "rl", "{family: {gt: 2}}"), "2: a.when.family: gt needs a number"),
+        (("a", "a", "rl", "{turns: {gt: many}}"), "2: a.when.turns: gt 'many' is neither a number"),
+        (("a", "a", "rl", "{family: {in: repair}}"), "2: a.when.family: in 'repair' is not a list"),
+        (("a", "a", "rl", "{family: {contains: repair}}"), "2: a.when.family: contains needs a list"),
+        (("a", "a", "rl", "{turns: {}}"), "2: a.when.turns: an empty comparison"),
+        (("a", "a", "moon", "{turns: 2}"), "2: route: Input should be"),
+        (("rest", "a", "rl", "{turns: 2}"), "3: rest.id: used twice"),
+        (("a", "rest", "rl", "{turns: 2}"), "3: rest.route: undetermined, but cause rest went to rl"),
+        (("a", "a", "rl", "{}"), "3: rest.when: never reached"),
+    ],
+)
+def test_a_bad_rule_file_is_refused_at_its_line(tmp_path, entry, problem):
+    path = tmp_path / "routes.yaml"
+    keys = dict(zip(("id", "cause", "route", "when"), entry, strict=True))
+    path.write_text("# ours\n" + ENTRY.format(**keys) + LAST)
+    with pytest.raises(SpecError) as error:
+        load_rules(path)
+    assert f"{path}:{problem}" in error.value.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\n", ":1: rules: CommentedMap, not a list"),
+        ("- {id: [\n", "not YAML"),
+        (ENTRY.format(id="a", cause="a", route="rl", when="{turns: 2}"), "the last rule has a condition"),
+        ("[]\n", "the last rule has a condition"),
+    ],
+)
+def test_a_file_that_is_no_list_of_rules_is_refused(tmp_path, text, problem):
+    path = tmp_path / "routes.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=problem):
+        load_rules(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"absent.yaml: cannot be read"):
+        load_rules(tmp_path / "absent.yaml")
+
+
+def test_rules_of_a_spec_are_checked_alike():
+    assert check_rules(RULES) == RULES
+    with pytest.raises(SpecError, match=r"routes\[0\]: infrastructure_error.when.sky: evidence has no such field"):
+        check_rules([RULES[0].model_copy(update={"when": {"sky": 1}}), *RULES[1:]])
+    assert DEFAULT.name == "rules.yaml"
+
+
+def test_evidence_is_of_failures_contested_passes_and_lost_attempts(make_task, make_attempt):
+    task = make_task()
+    attempts = [
+        make_attempt(task, 0, True),
+        make_attempt(task, 1, False, visible=True, errors=("no fence", None)),
+        make_attempt(task, 2, True, audit=False),
+        make_attempt(task, 3, status="error"),
+        make_attempt(task, 4, status="lost", errors=()),
+        make_attempt(task, 5, status="unscored"),
+    ]
+    found = {e.trajectory: e for e in collect(attempts, {task.id: task}, {"repair.arith": 12})}
+    ids = [a.trajectory.id for a in attempts]
+    assert ids[0] not in found
+    wrong = found[ids[1]]
+    assert (wrong.parse_errors, wrong.turns, wrong.visible_passed) == (1, 2, True)
+    assert (wrong.task_passes, wrong.task_attempts, wrong.pass_at_k) == (2, 3, 1.0)
+    assert (wrong.failed_checks, wrong.touched, wrong.trained_origins) == (1, ["solution.py"], 12)
+    assert (wrong.family_pass, wrong.family_parse_rate) == (1.0, pytest.approx(5 / 6))
+    rules = [decide(found[i], RULES).id for i in ids[1:]]
+    assert rules == [
+        "right_only_where_seen",
+        "audit_contests_pass",
+        "infrastructure_error",
+        "infrastructure_error",
+        "not_scored",
+    ]
+
+
+def test_an_outcome_judged_twice_with_two_answers_is_unstable(make_task, make_attempt):
+    task, same = make_task(), {"solution.py": "same\n"}
+    attempts = [make_attempt(task, 0, True, outcome=same), make_attempt(task, 1, False, outcome=same)]
+    (found,) = collect(attempts, {task.id: task}, {})
+    assert found.verdict_flipped
+    assert decide(found, RULES).cause == "unstable"
+
+
+def test_evidence_refuses_an_attempt_at_an_unknown_task(make_task, make_attempt):
+    with pytest.raises(InputError, match="not in the task set"):
+        collect([make_attempt(make_task())], {}, {})

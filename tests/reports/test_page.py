@@ -1,0 +1,215 @@
+"""The page of a round: the same bytes each time, inert whatever a model wrote, and never a zero for what is unknown."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from synthetic import CODE, HOSTILE, est, make_view
+
+from reports import plots
+from reports.page import render
+from reports.text import decide, estimate, number, one_line, seconds, signed, visible
+from reports.view import RoundView
+from schemas.metrics import Decision, Estimate
+
+ACTIVE = {
+    "script",
+    "iframe",
+    "object",
+    "embed",
+    "img",
+    "link",
+    "form",
+    "input",
+    "base",
+    "video",
+    "audio",
+    "foreignobject",
+}
+LOADS = {"src", "srcset", "action", "formaction", "data", "poster", "background", "xlink:href", "ping"}
+
+
+class Page(HTMLParser):
+    """Every element and attribute of a page, as a browser would find them."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: dict[str, int] = {}
+        self.attributes: set[tuple[str, str, str]] = set()
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.unbalanced: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        self.attributes |= {(tag, name, value or "") for name, value in attrs}
+        if tag not in {"meta", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.unbalanced.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def section(html: str, name: str) -> str:
+    return html[html.index(f'<section id="{name}">') :].split("</section>")[0]
+
+
+def test_two_renders_are_the_same_bytes() -> None:
+    assert render(make_view()).encode() == render(make_view()).encode()
+
+
+@pytest.mark.parametrize("hostile", [None, HOSTILE, "</pre></style><script>x</script>", "' onload='alert(1)"])
+def test_the_page_is_well_formed_and_inert(hostile: str | None) -> None:
+    page = Page(render(make_view(hostile=hostile)))
+    assert not page.unbalanced
+    assert not page.open
+    assert not ACTIVE & set(page.tags)
+    assert not [a for a in page.attributes if a[1].startswith("on") or a[1] in LOADS]
+    links = {value for tag, name, value in page.attributes if name == "href"}
+    assert links
+    assert all(re.fullmatch(r"#[a-z0-9-]+", link) for link in links)
+
+
+def test_hostile_text_adds_no_element_and_is_shown_as_text() -> None:
+    plain, hostile = Page(render(make_view())), Page(render(make_view(hostile=HOSTILE)))
+    assert plain.tags == hostile.tags
+    shown = "".join(hostile.text)
+    assert "<script>alert(1)</script>" in shown
+    assert "{{7*7}}" in shown
+    assert "\\x1b[2J" in shown
+    assert "\\u202egnp.exe" in shown
+
+
+def test_the_page_loads_nothing_and_says_so(view: RoundView) -> None:
+    html = render(view)
+    assert "default-src 'none'" in html
+    assert not re.search(r"https?://|url\(|@import", html)
+
+
+def test_the_headline_has_the_estimate_and_both_comparisons(view: RoundView) -> None:
+    html = render(view)
+    head = html[: html.index("<nav>")]
+    for shown in ("0.457", "[0.387, 0.527]", "n=192", "2 errors apart", "+0.372", "+0.127", "not yet", "yes"):
+        assert shown in head
+
+
+def test_undefined_is_a_dash_and_never_zero(view: RoundView) -> None:
+    page = section(render(view), "evaluation")
+    rows = [row for row in re.findall(r"<tr.*?</tr>", page, re.S) if "<td>boundary</td>" in row and "swatch" in row]
+    assert len(rows) == 4
+    assert all(row.count(">–<") == 1 for row in rows)  # tool_calls was not measured there
+    assert "+4 errors" in page
+
+
+def test_a_round_that_has_only_begun_renders() -> None:
+    html = render(make_view(rounds=1, stages=("goal", "data")))
+    assert "The evaluation stage has not run." in html
+    assert "no data" in section(html, "goal")
+    assert ">0.000<" not in html[: html.index("<nav>")]
+
+
+def test_an_empty_view_renders() -> None:
+    page = Page(render(RoundView(round=1, records={})))
+    assert not page.unbalanced
+    assert "The goal stage has not run." in "".join(page.text)
+
+
+def test_gates_show_the_decision_and_the_numbers(view: RoundView) -> None:
+    gates = section(render(view), "gates")
+    assert gates.count('<details class="gate"') == 6
+    assert len(re.findall(r'<details class="gate" open>', gates)) == 1  # the NO-GO
+    assert "data should act" in gates
+    assert "[0.346, 0.628]" in gates
+
+
+def test_each_bucket_has_its_example_and_first_failing_check(view: RoundView) -> None:
+    html = section(render(view), "failures")
+    assert html.count('<article id="b-') == 6
+    assert CODE.splitlines()[0] in html
+    assert "hidden_1 (f2p): longest_run([0, 0]) gave 1, expected 2" in html
+    assert "by decision dec-0007" in html
+
+
+def test_treated_buckets_stand_beside_untreated_ones(view: RoundView) -> None:
+    html = section(render(view), "failures")
+    again = html[html.index("measured again") : html.index("Material for")]
+    assert re.findall(r"<td>(treated|untreated)</td>", again) == ["treated", "treated", "untreated", "untreated"]
+    assert re.findall(r'badge \w+">([a-z ]+)<', again) == ["shrank", "not enough evidence", "unchanged", "grew"]
+
+
+def test_changed_pins_come_first_and_are_marked(view: RoundView) -> None:
+    rows = re.findall(r'<tr class="(changed|)"><td>(\w+)</td>', section(render(view), "pins"))
+    assert [name for css, name in rows if css] == ["audit_verifier", "goal", "policy", "tasks"]
+    assert [css for css, _ in rows] == sorted((css for css, _ in rows), reverse=True)
+
+
+def test_cost_adds_up_and_what_no_stage_reported_stays_unknown(view: RoundView) -> None:
+    total = re.search(r'<tr class="total">.*?</tr>', section(render(view), "cost"), re.S)
+    assert total is not None
+    assert re.findall(r'"n">([^<]+)<', total.group()) == [
+        "22 min 37 s",
+        "310,517",
+        "81,658",
+        "1,410",
+        "2,744",
+        "3,966",
+        "269.2",
+    ]
+    assert RoundView(round=1, records={}).costs() == []
+    assert view.cost("goal", "tool calls") is None
+
+
+def test_a_curve_leaves_a_gap_for_what_is_unknown() -> None:
+    svg = plots.curve([0.1, None, 0.3, 0.4], "kl")
+    assert svg.count("<circle") == 3
+    assert svg.count("<polyline") == 2
+    assert plots.curve([None, None], "kl") == ""
+
+
+def test_a_forest_row_without_data_has_no_point() -> None:
+    svg = plots.forest([plots.Row("a", est(0.5)), plots.Row("b", Estimate(value=None))], "f")
+    assert svg.count("<circle") == 1
+    assert ">–</text>" in svg
+
+
+def test_ticks_lie_inside_and_are_round() -> None:
+    assert plots.ticks(0.0, 1.0, 5) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert all(3.1 <= tick <= 9.7 for tick in plots.ticks(3.1, 9.7))
+
+
+def test_numbers_read_the_same_everywhere() -> None:
+    assert estimate(Estimate(value=0.427, low=0.35, high=0.51, n=150)) == "0.427 [0.350, 0.510] n=150"
+    assert estimate(Estimate(value=None, errors=3)) == "– (3 errors)"
+    assert estimate(None) == number(None) == number(float("nan")) == seconds(None) == "–"
+    assert estimate(Estimate(value=0.0, low=0.0, high=0.02, n=150)) == "0.000 [0.000, 0.020] n=150"
+    assert (number(0.00002), number(12345.0), number(46.25), signed(0.1), signed(-0.1)) == (
+        "2.0e-05", "12,345", "46.2", "+0.100", "-0.100",
+    )  # fmt: skip
+    assert number(-0.001, 2) == "0.00"
+    assert [seconds(s) for s in (0.25, 42.1, 725, 12000)] == ["250 ms", "42.1 s", "12 min 05 s", "3 h 20 min"]
+
+
+def test_invisible_characters_become_visible() -> None:
+    assert visible("a\x1b[31mb\u202ec\u2028d\x00\ud800\n\te") == "a\\x1b[31mb\\u202ec\\u2028d\\x00\\ud800\n\te"
+    assert one_line("a\nb" * 200, 20) == "a⏎ba⏎ba⏎ba⏎ba⏎ba⏎ba…"
+
+
+def test_the_bound_of_the_interval_decides() -> None:
+    inside = Estimate(value=0.5, low=0.4, high=0.6, n=9)
+    assert decide(inside, 0.4, None) is Decision.GO
+    assert decide(inside, 0.5, None) is Decision.INCONCLUSIVE
+    assert decide(inside, 0.7, None) is Decision.NO_GO
+    assert decide(inside, None, 0.6) is Decision.GO
+    assert decide(inside, None, 0.3) is Decision.NO_GO
+    assert decide(Estimate(value=None), 0.5, None) is None

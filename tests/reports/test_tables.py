@@ -1,0 +1,109 @@
+"""What a terminal shows: readable, and unable to be steered by what a model wrote."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+
+import pytest
+from rich.console import Console, RenderableType
+from synthetic import make_view
+
+from reports import tables
+from reports.view import RoundView
+
+
+def shown(what: RenderableType, *, colour: bool = False, width: int = 200) -> str:
+    """As printed: with colour it holds rich's own escape sequences, and only those."""
+    console = Console(
+        file=io.StringIO(), width=width, force_terminal=colour, color_system="standard" if colour else None
+    )
+    console.print(what)
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def renderables(view: RoundView) -> dict[str, RenderableType]:
+    assert view.backflow is not None
+    held = {attempt.trajectory.id: attempt for attempt in view.attempts}
+    text = view.attempts[0].trajectory.turns[0].text
+    return {
+        "summary": tables.summary(view),
+        "status": tables.status(view.history()),
+        "failures": tables.failures(view.backflow.buckets, held),
+        "attempt": tables.attempt(view.attempts[3]),
+        "plan": tables.plan([tables.PlanRow(text, "run", text, {"seconds": 1.0})]),
+    }
+
+
+@pytest.mark.parametrize("name", ["summary", "status", "failures", "attempt", "plan"])
+def test_no_control_character_reaches_the_terminal(hostile_view: RoundView, name: str) -> None:
+    what = renderables(hostile_view)[name]
+    assert not {c for c in shown(what) if c != "\n" and unicodedata.category(c) in {"Cc", "Cf", "Cs"}}
+    own = re.sub(r"\x1b\[[0-9;]*m", "", shown(what, colour=True))
+    assert "\x1b" not in own
+    shown(what).encode()
+
+
+def test_markup_of_a_model_stays_text(hostile_view: RoundView) -> None:
+    assert "[bold]x[/bold]" in shown(tables.attempt(hostile_view.attempts[0]))
+
+
+def test_the_summary_has_intervals_gates_and_cost(view: RoundView) -> None:
+    text = shown(tables.summary(view))
+    assert "pass@1 0.457 [0.387, 0.527] n=192 (2 errors)" in text
+    assert "against champion +0.127 [+0.058, +0.196] n=192" in text
+    assert re.search(r"boundary +evaluation +NO-GO +.* → data should act", text)
+    assert re.search(r"repairs_most +held_out +pass@1 +≥ 0.400 +.*not shown", text)
+    assert "22 min 37 s, 310,517 prompt and 81,658 generated tokens, 3,966 sandbox executions" in text
+    assert "4 infrastructure errors" in text
+
+
+def test_status_is_one_line_a_round_and_a_dash_for_what_is_unknown() -> None:
+    begun = make_view(rounds=1, stages=("goal", "data"))
+    lines = shown(tables.status([begun, make_view()])).strip().splitlines()
+    assert len(lines) == 3
+    assert re.search(r"✓data ·sft .* – +– +– +– ", lines[1])
+    assert re.search(r"✓backflow +0.457 .* not yet +yes +55", lines[2])
+    assert "no round yet" in shown(tables.status([]))
+
+
+def test_failures_name_size_share_route_rule_and_example(view: RoundView) -> None:
+    assert view.backflow is not None
+    text = shown(tables.failures(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}), width=140)
+    assert re.search(
+        r"never_solved +21/48 +0.44 +0.38 +data +attribution-\w+ *\n +repair.offbyone +\[0.30, 0.58\] .* no_pass_at_k",
+        text,
+    )
+    assert "goal (dec-0007)" in text
+    assert "longest_run([0, 0]) gave 1, expected 2" in text
+    assert "no failures" in shown(tables.failures([]))
+
+
+def test_a_transcript_reads_from_the_task_to_the_reward(view: RoundView) -> None:
+    text = shown(tables.attempt(view.attempts[3]))
+    order = [
+        "repair the function",
+        "model (2 tokens",
+        "call",
+        "observation",
+        "turn 2",
+        "outcome: solution.py",
+        "verdict: failed",
+        "reward 0.100",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+    assert "violation protected_file" in text
+    assert "partial +0.100" in text
+
+
+def test_a_plan_with_nothing_to_do_says_so() -> None:
+    rows = [
+        tables.PlanRow("goal", "up to date", "same key", {}),
+        tables.PlanRow("sft", "run", "spec changed", {"seconds": 90.0, "tokens": None}),
+    ]
+    assert shown(tables.plan(rows[:1])).strip() == "up to date"
+    text = shown(tables.plan(rows))
+    assert re.search(r"sft +run +spec changed +1 min 30 s +–", text)
+    assert re.search(r"all +1 min 30 s +–", text)
