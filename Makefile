@@ -16,11 +16,11 @@ export DO_NOT_TRACK := 1
 
 .PHONY: run test check prove sandbox clean
 
-run: sandbox $(VENV)/.installed datasets/.matches
+run: sandbox $(VENV)/.installed .cache/datasets.matches
 	@test -f $(WORKSPACE)/goal.yaml || $(BIN)/postloop init $(WORKSPACE)
 	@$(BIN)/postloop run -w $(WORKSPACE) --rounds $(ROUNDS)
 
-test: sandbox $(VENV)/.installed datasets/.matches check
+test: sandbox $(VENV)/.installed .cache/datasets.matches check
 	$(BIN)/python -m pytest
 
 check: $(VENV)/.installed
@@ -28,7 +28,7 @@ check: $(VENV)/.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-prove: sandbox $(VENV)/.installed datasets/.matches
+prove: sandbox $(VENV)/.installed .cache/datasets.matches
 	$(BIN)/python -m bench.prove
 
 # The environment: exact versions from requirements.lock, so that two machines run the same libraries.
@@ -40,17 +40,17 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
+	@mkdir -p $(@D) && touch $@
 
 sandbox:
 	@command -v bwrap >/dev/null || tools/install-system bubblewrap
 
 # The seed data is rebuilt from its sources and must match the pin in datasets.dvc.
-datasets/.matches: $(VENV)/.installed datasets.dvc $(wildcard environments/sources/*.py environments/sources/library/*.py)
+.cache/datasets.matches: $(VENV)/.installed datasets.dvc $(wildcard environments/sources/*.py environments/sources/library/*.py)
 	@$(BIN)/python -m environments.sources.default datasets
 	@$(BIN)/dvc status -q datasets.dvc || \
 	  { echo "datasets: what the sources make differs from its pin in datasets.dvc; if the change is meant: $(BIN)/dvc add datasets" >&2; exit 2; }
-	@touch $@
+	@mkdir -p $(@D) && touch $@
 
 clean:
 	rm -rf $(VENV) .cache datasets build *.egg-info

@@ -72,7 +72,6 @@ def headroom_gate(
     attempts: Sequence[Attempt],
     spec: HeadroomSpec,
     *,
-    min_parse_rate: float = HEADROOM_PARSE_RATE,
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
@@ -93,7 +92,7 @@ def headroom_gate(
     metrics = attempt_metrics(attempts, k, confidence=confidence, **how)
     mixed = mixed_share(reward_groups(attempts), confidence=confidence, **how)
     owned = [
-        ("sft", condition("parse_rate", metrics["parse_rate"], ">=", min_parse_rate)),
+        ("sft", condition("parse_rate", metrics["parse_rate"], ">=", spec.min_parse_rate)),
         ("data", condition(f"pass@{k}", metrics[f"pass@{k}"], ">=", spec.min_pass_at_k)),
         ("goal", condition("pass@1", metrics["pass@1"], "<=", spec.max_pass_at_1)),
         ("data", condition("mixed_groups", mixed, ">=", spec.min_mixed)),

@@ -65,6 +65,7 @@ class HeadroomSpec(Frozen):
 
     tasks: int = Field(default=24, ge=1)
     samples: int = Field(default=8, ge=2, description="k of pass@k")
+    min_parse_rate: float = Field(default=0.5, ge=0, le=1, description="share of turns; below it groups measure the format")
     min_pass_at_k: float = Field(default=0.1, ge=0, le=1)
     max_pass_at_1: float = Field(default=0.95, ge=0, le=1, description="above it there is nothing left to learn")
     min_mixed: float = Field(default=0.15, ge=0, le=1, description="share of groups with different rewards")

@@ -219,7 +219,8 @@ class _Reader:
         if name == self.main and str(tree.tag) != _MAP:
             self._fail(name, tree.start_mark.line + 1, place, "not a mapping; write `field: value` lines")
             return None
-        return self._node(tree, name, place, ())
+        node = self._node(tree, name, place, ())
+        return node if self._nodes < MAX_NODES else None
 
     def _bytes(self, name: str, at: Problem | None) -> bytes | None:
         path = self.root / name
@@ -259,7 +260,7 @@ class _Reader:
         line, tag = tree.start_mark.line + 1, str(tree.tag)
         self._nodes += 1
         if self._nodes == MAX_NODES:
-            self._fail(file, line, place, f"more than {MAX_NODES} values, aliases expanded; shorten it")
+            self._fail(file, line, place[:1], f"more than {MAX_NODES} values, aliases expanded; shorten it")
         elif id(tree) in above:
             self._fail(file, line, place, "an alias inside what it names; write it out")
         elif len(above) > MAX_DEPTH:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from schemas.base import Json
 from schemas.record import STAGES, StageName
 from stages import keys
 from stages.keys import DECLARED, PLUMBING, ROOT, code_digest, declared_files, import_closure, key_inputs, stage_key
 
-SECTIONS = {"sft": {"steps": 12}, "seed": 0}
+SECTIONS: dict[str, Json] = {"sft": {"steps": 12}, "seed": 0}
 INPUTS = {"tasks": "a" * 64}
 
 

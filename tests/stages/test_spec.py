@@ -116,7 +116,7 @@ MALFORMED = [
         "goal.yaml:10: model.kind:",
         "not allowed",
     ),
-    ("alias bomb", BOMB, "goal.yaml:6: f", "more than 50000 values"),
+    ("alias bomb", BOMB, "goal.yaml:1: e:", "more than 50000 values"),
     ("alias in itself", "name: &a [*a]\n", "goal.yaml:1: name.0:", "alias inside what it names"),
     ("too deep", DEEP, "goal.yaml:1: name.", "nested deeper than 40"),
     (
@@ -324,7 +324,7 @@ def test_a_malformed_spec_is_refused_at_its_line(
 ) -> None:
     found = problems(tmp_path, text)
     assert [line for line in found if line.startswith(start) and part in line], (what, found)
-    if what not in ("alias bomb", "alias in itself", "too deep", "a rule that never fires"):
+    if what not in ("alias in itself", "too deep", "a rule that never fires"):
         assert len(found) == 1, found
 
 

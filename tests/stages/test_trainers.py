@@ -326,21 +326,22 @@ def test_a_group_without_spread_has_no_gradient_and_leaves_the_weights_alone(bas
     assert checkpoint_of(tmp_path / "merged").weights == checkpoint_of(base).weights
 
 
-def test_a_step_without_groups_is_no_update_even_after_one_with(base: Path, tmp_path: Path) -> None:
-    """Adam's momentum alone would move the weights: the second and third step must not."""
+def test_a_step_with_nothing_to_learn_from_is_no_update_even_after_one_with(base: Path, tmp_path: Path) -> None:
+    """Adam's momentum alone would move the weights: steps 2 (a gradient of zero) and 3 (no groups at all) must not."""
     kept: list[str] = []
 
     def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Member]], dict[str, float]]:
         kept.append(sampler.policy)
-        return (fixed_groups() if step == 0 else []), {}
+        return [fixed_groups(), fixed_groups(), fixed_groups(flat=True), []][step], {}
 
-    result = grpo(base, tmp_path, groups_of, steps=3, groups=2)
+    result = grpo(base, tmp_path, groups_of, steps=4, groups=2)
     assert kept[0] == checkpoint_of(base).weights
-    assert kept[1] == kept[2] != kept[0]
-    assert result.curves["used_groups"] == [1.0, 0.0, 0.0]
-    assert result.curves["entropy"][1] is None
+    assert len(set(kept)) == 3
+    assert kept[2] == kept[3]
+    assert result.curves["used_groups"] == [1.0, 1.0, 1.0, 0.0]
+    assert result.curves["entropy"][3] is None
     steps = tmp_path / "adapter" / "steps"
-    assert sha(steps / "0001", "adapter_model.safetensors") == sha(tmp_path / "adapter", "adapter_model.safetensors")
+    assert sha(steps / "0002", "adapter_model.safetensors") == sha(tmp_path / "adapter", "adapter_model.safetensors")
 
 
 def test_rows_of_missing_groups_and_silent_members_are_masked_fillers() -> None:

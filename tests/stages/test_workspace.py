@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -224,9 +225,8 @@ def test_one_writer_at_a_time_and_the_kernel_frees_the_lock(space: Workspace) ->
 def test_a_forked_worker_does_not_keep_the_lock_of_its_parent(space: Workspace) -> None:
     code = """
 with space.lock():
-    pid = os.fork()
-    if pid:
-        print(pid, flush=True)
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
     time.sleep(30)
 """
     holder = child(space, code)
@@ -274,65 +274,80 @@ def child(space: Workspace, code: str, **environment: str) -> subprocess.Popen[s
     )
 
 
-COMMIT = """
-import signal
-with space.lock():
-    print('in', flush=True)
+def committing(space: Workspace, number: int, kill_at_step: int = 0) -> int:
+    """Process id of a fork that commits round `number`, once it has the lock.
+
+    A step is a flush or a rename, of ours or of DVC's; 0: no kill. Without a kill it leaves their number in `steps`.
+    """
+    ready, tell = os.pipe()
+    child_id = os.fork()
+    if child_id:
+        os.close(tell)
+        assert os.read(ready, 1) == b"."
+        os.close(ready)
+        return child_id
+    try:
+        steps = count_steps(kill_at_step)
+        with space.lock():
+            os.write(tell, b".")
+            steps[0] = 0
+            space.commit(number, record_of(space, number), {"seconds": 1})
+            (space.root.parent / "steps").write_text(str(steps[0]))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def count_steps(kill_at: int) -> list[int]:
     steps = [0]
-    def counted(call):
-        def step(*arguments, **keywords):
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def step(*arguments: object, **keywords: object) -> object:
             steps[0] += 1
-            if steps[0] == AT_STEP:
+            if steps[0] == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
             return call(*arguments, **keywords)
+
         return step
-    os.fsync, os.rename, os.replace = counted(os.fsync), counted(os.rename), counted(os.replace)
-    def build(folder):
-        (folder / 'content.txt').write_text('round ROUND')
-        (folder / 'more').mkdir()
-        (folder / 'more' / 'bytes.bin').write_bytes(bytes(200_000))
-    ref = store(space, 'data', 'tasks', build)
-    space.commit(ROUND, DataRecord(key='0' * 64, artifacts={'tasks': ref}, tasks={'train': ROUND}), {'seconds': 1})
-    print(steps[0])
-"""
+
+    for name in ("fsync", "rename", "replace"):
+        setattr(os, name, counted(getattr(os, name)))
+    return steps
 
 
-def committing(space: Workspace, number: int, kill_at_step: int = 0) -> subprocess.Popen[str]:
-    """A process that commits round `number`; a step is a flush or a rename, of ours or of DVC's. 0: no kill."""
-    process = child(space, COMMIT.replace("ROUND", str(number)).replace("AT_STEP", str(kill_at_step)))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "in\n"
-    return process
+def ended(child_id: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child_id, 0)[1])
 
 
 def test_kill_at_random_moments_of_a_commit_leaves_old_or_new(space: Workspace) -> None:
     """20 kills, each of its own round. Whatever was cut off, the next start is clean and the next commit works."""
+    assert ended(committing(space, 1)) == 0
     began = time.monotonic()
-    committing(space, 1).communicate(timeout=60)
+    assert ended(committing(space, 2)) == 0
     duration_s = time.monotonic() - began
     moments = random.Random(7)
-    for number in range(2, 22):
-        process = committing(space, number)
+    for number in range(3, 23):
+        child_id = committing(space, number)
         time.sleep(moments.uniform(0.0, duration_s))
-        process.kill()
-        process.wait()
+        os.kill(child_id, signal.SIGKILL)
+        assert ended(child_id) in (0, -signal.SIGKILL)
         go_on(space, number)
-    assert space.rounds() == list(range(1, 22))
+    assert space.rounds() == list(range(1, 23))
     assert space.verify() == []
 
 
-def test_kill_at_every_fourth_flush_or_rename_leaves_old_or_new(space: Workspace) -> None:
-    out, err = committing(space, 1).communicate(timeout=60)
-    assert err == ""
-    steps = int(out)
+def test_kill_at_every_third_flush_or_rename_leaves_old_or_new(space: Workspace) -> None:
+    for number in (1, 2):
+        assert ended(committing(space, number)) == 0
+    steps = int((space.root.parent / "steps").read_text())
     assert steps > 20
     kept = []
-    for number, step in enumerate(range(2, steps + 1, 4), start=2):
-        assert committing(space, number, step).wait(timeout=60) == -signal.SIGKILL
+    for number, step in enumerate(range(2, steps + 1, 3), start=3):
+        assert ended(committing(space, number, step)) == -signal.SIGKILL
         kept.append(space.has(number, "data"))
         go_on(space, number)
     assert kept == sorted(kept)  # no record before some step, a record after it
-    assert kept[-1]
+    assert not kept[0]
     assert space.verify() == []
 
 
