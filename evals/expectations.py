@@ -7,6 +7,7 @@ equal results. Not covered: what single rows mean (task proofs, verifiers), and 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,6 +97,7 @@ def _quiet_great_expectations() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     import great_expectations
 
+    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it announces each temporary folder
     return great_expectations
 
 

@@ -102,7 +102,11 @@ def _discard_damaged(workspace: HasRoot, ref: ArtifactRef) -> None:
     dvc.drop_damaged(workspace.root, ref.path)
     pointer = workspace.root / f"{ref.path}.dvc"
     pointer.unlink(missing_ok=True)
-    shutil.rmtree(workspace.root / ref.path)
+    folder = workspace.root / ref.path
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
 
 
 def open_artifact(workspace: HasRoot, ref: ArtifactRef) -> Path:

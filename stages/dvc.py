@@ -35,9 +35,8 @@ CONFIG = """\
 [cache]
     type = "hardlink,copy"
 """
-_POINTER = re.compile(
-    r"outs:\n- md5: ([0-9a-f]{32})\.dir\n  size: \d+\n  nfiles: \d+\n  hash: md5\n  path: ([a-z0-9_.-]+)\n", re.ASCII
-)
+_MD5 = re.compile(r"^(?:- |  )md5: ([0-9a-f]{32})\.dir$", re.MULTILINE)
+_PATH = re.compile(r"^(?:- |  )path: (\S+)$\n", re.MULTILINE)  # DVC writes it last: a torn pointer lacks it
 
 
 def init(root: Path) -> None:
@@ -128,21 +127,19 @@ def drop_damaged(root: Path, path: str) -> list[str]:
     return dropped
 
 
-def remove_stale(root: Path) -> list[str]:
-    """What a killed process left that would stop the next one: torn pointers and a torn or dead lock table.
+def torn_pointers(root: Path) -> list[str]:
+    """Pointers that were cut off while DVC wrote them, relative paths."""
+    pointers = (path.relative_to(root).as_posix() for path in sorted(root.glob("artifacts/*/*.dvc")))
+    return [name for name in pointers if not is_tracked(root, name.removesuffix(".dvc"))]
 
-    Call it as the workspace's one writer. Pointers that are torn belong to no record, since records come later.
-    """
-    removed = []
-    for pointer in sorted(root.glob("artifacts/*/*.dvc")):
-        if _pointer_md5(root, pointer.relative_to(root).as_posix().removesuffix(".dvc")) is None:
-            pointer.unlink()
-            removed.append(pointer.relative_to(root).as_posix())
+
+def remove_stale_locks(root: Path) -> list[str]:
+    """Remove DVC's table of locks when it is torn or names a process that is gone. Call it as the one writer."""
     table = root / ".dvc" / "tmp" / "rwlock"
-    if table.is_file() and not _alive(table):
-        table.unlink()
-        removed.append(table.relative_to(root).as_posix())
-    return removed
+    if not table.is_file() or _alive(table):
+        return []
+    table.unlink()
+    return [table.relative_to(root).as_posix()]
 
 
 def _alive(table: Path) -> bool:
@@ -167,10 +164,11 @@ def _runs(pid: int) -> bool:
 
 def _pointer_md5(root: Path, path: str) -> str | None:
     try:
-        found = _POINTER.fullmatch((root / f"{path}.dvc").read_text(encoding="utf-8"))
+        text = (root / f"{path}.dvc").read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-    return found[1] if found and found[2] == Path(path).name else None
+    md5, name = _MD5.search(text), _PATH.search(text)
+    return md5[1] if md5 and name and name[1] == Path(path).name else None
 
 
 def _own_object(root: Path, path: str) -> list[Path]:

@@ -46,12 +46,12 @@ def head(root: Path) -> str | None:
 
 
 def commit(root: Path, paths: Sequence[str], message: str) -> bool:
-    """Commit the present state of `paths` (relative; a folder stands for all below it) and nothing else that may be
-    staged. False when there was nothing to commit. Raises InfrastructureError."""
+    """Commit the present state of `paths` (relative; a folder stands for all below it), ignored or not, and nothing
+    else that may be staged. False when there was nothing to commit. Raises InfrastructureError."""
     present = [path for path in paths if (root / path).exists() or _known(root, path)]
     if not present:
         return False
-    _run(root, "add", "-A", "--", *present)
+    _run(root, "add", "-A", "-f", "--", *present)
     if _git(root, "diff", "--cached", "--quiet", "--", *present).returncode == 0:
         return False
     _run(root, "commit", "-q", "--no-verify", "-m", message, "--", *present)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from environments.bundles import Bundle
 from environments.runner import Runner
 from schemas.base import Digest, digest_of
-from schemas.errors import InfrastructureError, InputError, SamplerError
+from schemas.errors import InfrastructureError, InputError, PostloopError, SamplerError
 from schemas.execution import Execution, ExecutionResult
 from schemas.goal import Budgets, Safety
 from schemas.task import Task
@@ -213,7 +213,7 @@ class _Loop:
             self.telemetry["execute_s"] += time.perf_counter() - began
             for row, result in zip(waiting, results, strict=True):
                 row.executions += 1
-                if isinstance(result, InfrastructureError):
+                if isinstance(result, PostloopError):
                     row.fail(str(result))
                 elif row.executions > MAX_EXECUTIONS:
                     row.fail(
@@ -367,7 +367,7 @@ class _Loop:
 
 
 def conduct_of(turns: Sequence[Turn], stop: str, outcome: dict[str, str], safety: Safety) -> Conduct:
-    """What the attempt did, counted. Forbidden: the actions that a turn names, and changed paths outside the boundary."""
+    """What the attempt did, counted. Forbidden: actions that a turn names, and changed paths outside the boundary."""
     outside = [f"path {path[:120]}" for path in sorted(outcome) if safety.paths and path not in safety.paths]
     return Conduct(
         turns=len(turns),
@@ -419,14 +419,14 @@ def _forced(row: _Row) -> Completion | None:
     return Completion(turn.completion_ids, turn.logprobs, turn.text, turn.stop, turn.place) if turn else None
 
 
-def _runs(runner: Runner) -> Callable[[Execution | None], ExecutionResult | InfrastructureError]:
+def _runs(runner: Runner) -> Callable[[Execution | None], ExecutionResult | PostloopError]:
     """A failed sandbox comes back as a value: one must not end the others of its fan-out."""
 
-    def run(execution: Execution | None) -> ExecutionResult | InfrastructureError:
+    def run(execution: Execution | None) -> ExecutionResult | PostloopError:
         assert execution is not None
         try:
             return runner.run(execution)
-        except InfrastructureError as error:
-            return error
+        except (InfrastructureError, InputError) as error:
+            return error  # InputError: content that no engine takes, e.g. a tree that is too large
 
     return run

@@ -15,7 +15,7 @@ from schemas.base import Digest
 from schemas.errors import InputError
 from schemas.record import STAGES, Record, StageName
 from stages.context import Context
-from stages.keys import stage_key
+from stages.keys import key_inputs, stage_key
 from stages.workspace import Workspace
 
 
@@ -72,12 +72,13 @@ def changed(ctx: Context, stage: StageName, key: Digest) -> str:
     _, pins = key_of(ctx, stage)
     before: dict[str, Digest] = earlier[-1].inputs
     names = sorted(name for name in {*pins, *before} if pins.get(name) != before.get(name))
-    return f"changed: {', '.join(names)}" if names else "changed: its section of the spec, its code or its libraries"
+    return f"changed: {', '.join(names)}"
 
 
 def key_of(ctx: Context, stage: StageName) -> tuple[Digest, dict[str, Digest]]:
+    """The key, and every pin in it by name: what the stage reads, its sections, its code and its libraries."""
     sections, pins = _module(stage).inputs(ctx)
-    return stage_key(stage, sections, pins), pins
+    return stage_key(stage, sections, pins), key_inputs(stage, sections, pins)
 
 
 def run_stage(ctx: Context, stage: StageName) -> Record:

@@ -46,11 +46,12 @@ RECORDS: dict[StageName, type[Record]] = {
     "evaluation": EvaluationRecord,
     "backflow": BackflowRecord,
 }
+_STORE = ("rounds", "artifacts", "datasets", "reports")
+# By the shape of a name, and folders only: DVC reads `/artifacts/*/*` as ignoring artifacts/data/ itself, and then a
+# person's own `dvc checkout` or `dvc push` silently finds no pointer.
 _IGNORE = """\
 /.postloop/
-/artifacts/*/*
-!/artifacts/*/*.dvc
-!/artifacts/*/*.manifest.json
+/artifacts/*/*-????????????/
 .*.tmp
 """
 _README = """\
@@ -272,7 +273,11 @@ class Workspace:
                 path.unlink(missing_ok=True)
         from stages import dvc
 
-        return removed + dvc.remove_stale(self.root)
+        for pointer in dvc.torn_pointers(self.root):
+            if not git.restore(self.root, pointer):
+                (self.root / pointer).unlink()  # no record names it: records come later
+            removed.append(pointer)
+        return removed + dvc.remove_stale_locks(self.root)
 
     def settle(self) -> list[str]:
         """Commit records that a killed run wrote and did not come to commit. Returns the commits' messages."""
@@ -304,7 +309,11 @@ class Workspace:
         return git.uncommitted(self.root, ["rounds"]) if (self.root / "rounds").is_dir() else []
 
     def _specs(self) -> list[str]:
-        return [path.name for path in sorted(self.root.glob("*.yaml"))] + ["decisions"]
+        """What people write and has changed: YAML files outside the store, and their decisions; nothing git ignores."""
+        shown = [path for path in self.root.iterdir() if not path.name.startswith(".") and path.name not in _STORE]
+        found = [file for path in shown for file in (path.rglob("*.yaml") if path.is_dir() else [path])]
+        names = [path.relative_to(self.root).as_posix() for path in found if path.suffix == ".yaml"]
+        return git.uncommitted(self.root, [*names, "decisions"])
 
     def _files_of(self, number: int, record: Record) -> list[str]:
         names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")

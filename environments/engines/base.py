@@ -20,6 +20,7 @@ MAX_FILES = 200
 MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255
 MAX_ARGUMENT_BYTES = 100_000
+MAX_COMMAND_BYTES = 500_000
 MAX_COLLECTED_BYTES = 1 << 20
 _PAGE = 4096
 
@@ -55,6 +56,8 @@ def check_execution(execution: Execution, limits: Limits) -> None:
     for text in execution.argv:
         if "\0" in text or len(_bytes(text, "argv")) > MAX_ARGUMENT_BYTES:
             raise InputError(f"execution: argument {text[:40]!r}: NUL or over {MAX_ARGUMENT_BYTES} bytes; use a file")
+    if sum(len(text.encode()) + 9 for text in execution.argv) > MAX_COMMAND_BYTES:
+        raise InputError(f"execution: the command is over {MAX_COMMAND_BYTES} bytes; use a file")
     _bytes(execution.stdin, "stdin")
     for tree, size_mb in ((execution.files, limits.disk_mb), (execution.readonly, 64)):
         _check_tree(tree, size_mb)

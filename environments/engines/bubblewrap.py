@@ -154,7 +154,7 @@ class BubblewrapEngine:
                 inherited = [*options.fds, pipes["status"][1], pipes["release"][1]]
                 out, err = pipes["out"][1], pipes["err"][1]
                 sandbox.process = subprocess.Popen(
-                    argv, stdin=stdin, stdout=out, stderr=err, pass_fds=inherited, env={}, cwd="/"
+                    argv, stdin=stdin, stdout=out, stderr=err, pass_fds=inherited, env={}, cwd="/", umask=0o022
                 )
                 sandbox.release_reader = os.dup(pipes["release"][1])
                 ours.callback(os.close, sandbox.release_reader)
@@ -382,14 +382,22 @@ _RLIMITS = {
     "cpu": resource.RLIMIT_CPU,
     "fsize": resource.RLIMIT_FSIZE,
     "nofile": resource.RLIMIT_NOFILE,
+    "stack": resource.RLIMIT_STACK,
     "as": resource.RLIMIT_AS,
     "nproc": resource.RLIMIT_NPROC,
 }
 
 
 def _set_rlimits(pid: int, limits: Limits, alone: bool, drop: list[str]) -> None:
-    """The floor below the cgroup; without one (`alone`) also memory and processes."""
-    wanted = {"core": 0, "cpu": math.ceil(limits.cpu_s) + 1, "fsize": limits.disk_mb * _MIB, "nofile": 1024}
+    """The floor below the cgroup; without one (`alone`) also memory and processes. The stack is fixed, not limited:
+    how deep a recursion gets must not depend on who started us."""
+    wanted = {
+        "core": 0,
+        "cpu": math.ceil(limits.cpu_s) + 1,
+        "fsize": limits.disk_mb * _MIB,
+        "nofile": 1024,
+        "stack": 8 * _MIB,
+    }
     if alone:
         wanted |= {"as": limits.memory_mb * _MIB, "nproc": limits.pids + 1}
     try:

@@ -129,11 +129,14 @@ def changed_block(before: str, after: str) -> tuple[str, str]:
         return before, after
     start, end = blocks[0][1], blocks[-1][2]
     tail = len(left) - end
-    while before.count("".join(left[start:end])) != 1 or start == end:
-        if start > 0:
+    while True:
+        old, new = "".join(left[start:end]), "".join(right[start : len(right) - tail])
+        # The replacement itself is tried: overlapping occurrences count once and still replace the wrong one.
+        if old and before.count(old) == 1 and before.replace(old, new) == after:
+            return old, new
+        if start:
             start -= 1
-        elif tail > 0:
+        elif tail:
             end, tail = end + 1, tail - 1
         else:
             return before, after
-    return "".join(left[start:end]), "".join(right[start : len(right) - tail])

@@ -31,6 +31,7 @@ from stages.samplers.tokenization import Tokenization
 KEPT_BYTES = 1 << 30
 PREFILL_TOKENS = 4096  # of one prefill forward, padding included: bounds its activations
 COMPACT_SHARE = 0.25  # of finished rows in the batch at which they are dropped
+ONE_THREAD_BELOW = 5_000_000  # parameters
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -320,12 +321,16 @@ def _places(prompts: list[_Prompt], rows: int) -> list[BatchPlace]:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Dropout off while sampling, then as it was."""
-    training = bool(model.training)
+    """Dropout off while sampling, and one thread for a small model, then as it was. Threads change no bit of a result;
+    a small model gains nothing from a second one and waits for it on a busy machine."""
+    training, threads = bool(model.training), torch.get_num_threads()
     model.eval()
+    if sum(parameter.numel() for parameter in model.parameters()) < ONE_THREAD_BELOW:
+        torch.set_num_threads(1)
     try:
         yield
     finally:
+        torch.set_num_threads(threads)
         model.train(training)
 
 

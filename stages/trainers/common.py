@@ -288,6 +288,6 @@ def finish(model: Any, base: Path, out: Path, out_adapter: Path, probes: Sequenc
     gap = max(gaps, default=0.0)
     if any(not value <= MERGE_TOLERANCE for value in gaps):
         raise IntegrityError(
-            f"{out}: merged and unmerged logits differ by {gap:.3g}, allowed {MERGE_TOLERANCE:g}; train this phase again"
+            f"{out}: merged and unmerged logits differ by {gap:.3g}, allowed {MERGE_TOLERANCE:g}; train again"
         )
     return gap

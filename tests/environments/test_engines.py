@@ -18,8 +18,8 @@ import pytest
 from environments.engines import open_engine
 from environments.engines.base import MAX_FILES, Outcome
 from environments.engines.bubblewrap import BubblewrapEngine
-from environments.image import Image, build_image
-from schemas.errors import InputError, IntegrityError
+from environments.image import Image, build_image, layer_digest
+from schemas.errors import InputError, IntegrityError, SandboxError
 from schemas.execution import Execution, ExecutionResult, Limits, Stop
 
 PYTHON = ["/usr/bin/python3", "-I", "-S", "-c"]
@@ -386,6 +386,30 @@ def test_a_command_that_the_image_lacks_is_the_callers_mistake(engine: Bubblewra
             engine.run(image.root, image.environment, Execution(argv=[command], files={}), Limits())
     missing = Execution(argv=["./run"], files={})
     assert engine.run(image.root, image.environment, missing, Limits()).result.exit_code == 127
+
+
+def test_a_sandbox_that_cannot_start_is_infrastructure_and_never_a_result(
+    engine: BubblewrapEngine, image: Image, tmp_path: Path
+) -> None:
+    (tmp_path / "usr").mkdir()  # no /work, /proc or /dev to mount on, and the root is read-only
+    broken = image.environment.model_copy(update={"layer": layer_digest(tmp_path)})
+    with pytest.raises(SandboxError, match="sandbox did not start: bwrap: Can't mkdir"):
+        engine.run(tmp_path, broken, Execution(argv=["./run"], files={}), Limits())
+
+
+def test_a_missing_program_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxError, match="bwrap is not installed; install it: apt-get install bubblewrap"):
+        BubblewrapEngine()
+
+
+def test_the_callers_own_habits_do_not_show(engine: BubblewrapEngine, image: Image) -> None:
+    code = "import os, resource; print(oct(os.umask(0)), resource.getrlimit(resource.RLIMIT_STACK)[0])"
+    before = os.umask(0o077)
+    try:
+        assert answer(engine, image, code) == f"0o22 {8 << 20}\n"
+    finally:
+        os.umask(before)
 
 
 def test_a_changed_root_is_refused_by_name(image: Image, tmp_path: Path) -> None:

@@ -490,6 +490,51 @@ def test_what_a_person_has_staged_stays_staged_and_uncommitted(space: Workspace)
     assert git.uncommitted(space.root, ["notes.txt"]) == ["notes.txt"]
 
 
+def test_what_people_changed_goes_along_with_the_next_record(space: Workspace) -> None:
+    """Specs in folders too; not what git ignores. Records and pointers even when an ignore rule matches them."""
+    (space.root / "goal.yaml").write_text(dump_default("tiny") + "# edited\n")
+    (space.root / "specs").mkdir()
+    (space.root / "specs/suites.yaml").write_text("[]\n")
+    (space.root / "secret.yaml").write_text("key: 1\n")
+    (space.root / "decisions/one.json").write_text("{}")
+    with (space.root / ".gitignore").open("a") as ignore:
+        ignore.write("secret.yaml\n*.json\n*.dvc\n!decisions/*.json\n")
+    with space.lock():
+        record = data_record(space)
+        space.commit(1, record, {})
+    log = ["git", "log", "-1", "--name-only", "--format="]
+    committed = set(subprocess.run(log, cwd=space.root, capture_output=True, text=True, check=True).stdout.split())
+    pointer = f"{record.artifacts['tasks'].path}.dvc"
+    assert {"goal.yaml", "specs/suites.yaml", "decisions/one.json", "rounds/0001/data.json", pointer} <= committed
+    assert "secret.yaml" not in committed
+
+
+def test_a_torn_pointer_that_a_record_names_is_restored(space: Workspace) -> None:
+    with space.lock():
+        record = data_record(space)
+        space.commit(1, record, {})
+    pointer = space.root / f"{record.artifacts['tasks'].path}.dvc"
+    good = pointer.read_text()
+    pointer.write_text(good[:20])
+    with space.lock():
+        assert pointer.read_text() == good
+
+
+def test_people_can_use_dvc_and_git_as_they_know_them(space: Workspace) -> None:
+    with space.lock():
+        record = data_record(space)
+        space.commit(1, record, {})
+    shutil.rmtree(space.root / record.artifacts["tasks"].path)
+    environment = {**os.environ, "DVC_NO_ANALYTICS": "1", "DVC_SITE_CACHE_DIR": str(space.root.parent / "site")}
+    command = [sys.executable, "-m", "dvc", "checkout", "-q"]
+    subprocess.run(command, cwd=space.root, env=environment, check=True, capture_output=True)
+    assert space.verify() == []
+    status = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=space.root, capture_output=True, text=True, check=True
+    )
+    assert status.stdout == ""
+
+
 def test_a_start_on_a_settled_workspace_takes_well_under_a_second(space: Workspace) -> None:
     with space.lock():
         space.commit(1, data_record(space), {})

@@ -1,0 +1,71 @@
+"""Which tasks are chosen, what routed material becomes, and that no evaluation origin is ever trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from environments.sources import default
+from schemas.bucket import Material, Route
+from schemas.data import SourceSpec
+from schemas.task import Split, Task
+from stages.data import round_robin, route_tasks, select
+from stages.spec import dump_default
+
+
+@pytest.fixture(scope="module")
+def pool() -> list[Task]:
+    return [task for tasks in default.tasks_of(0).values() for task in tasks]
+
+
+def test_a_choice_takes_one_task_of_each_origin_before_a_second(pool: list[Task]) -> None:
+    train = [t for t in pool if t.skill == "repair" and t.split is Split.TRAIN]
+    origins = len({t.origin for t in train})
+    taken = round_robin(train, origins + 5, seed=0)
+    assert sorted(Counter(t.origin for t in taken).values())[-6:] == [1, 2, 2, 2, 2, 2]
+    assert taken == round_robin(list(reversed(train)), origins + 5, seed=0)
+    assert taken != round_robin(train, origins + 5, seed=1)
+
+
+def test_no_origin_of_an_evaluation_split_is_trained_on(pool: list[Task]) -> None:
+    chosen = select(pool, [SourceSpec(skill="repair", train=200, dev=64, held_out=68, boundary=24)], 0)
+    trained = {t.origin for t in chosen if t.split is Split.TRAIN}
+    assert trained
+    assert not trained & {t.origin for t in chosen if t.split is not Split.TRAIN}
+
+
+def test_routed_tasks_are_fresh_training_tasks_of_the_family(pool: list[Task]) -> None:
+    chosen = select(pool, [SourceSpec(skill="repair", train=100), SourceSpec(skill="lookup", train=20)], 0)
+    made = {
+        family: route_tasks([_material(family, operators)], pool, chosen, 0)
+        for family, operators in (("repair.compare", ["compare"]), ("lookup.sum", []))
+    }
+    used = {t.id for t in chosen}
+    kept = {t.origin for t in pool if t.split is not Split.TRAIN}
+    for family, tasks in made.items():
+        assert tasks, family
+        assert {t.family for t in tasks} == {family}
+        assert {t.made_by for t in tasks} == {"backflow:0123456789ab"}
+        assert not used & {t.id for t in tasks}
+        assert not kept & {t.origin for t in tasks}
+        assert {t.split for t in tasks} == {Split.TRAIN}
+
+
+def test_the_templates_name_sources_that_the_seed_data_can_fill(pool: list[Task]) -> None:
+    from io import StringIO
+
+    from ruamel.yaml import YAML
+
+    for kind in ("default", "tiny"):
+        spec = YAML(typ="safe").load(StringIO(dump_default(kind)))  # type: ignore[arg-type]
+        for source in (SourceSpec.model_validate(row) for row in spec["data"]["sources"]):
+            chosen = Counter(task.split for task in select(pool, [source], 0))
+            for split in Split:
+                assert chosen[split] == getattr(source, split.value), (kind, source.skill, split)
+
+
+def _material(family: str, operators: list[str]) -> Material:
+    return Material(
+        kind="tasks", bucket="0123456789ab", route=Route.DATA, family=family, amount=3, operators=operators, approved=True
+    )
