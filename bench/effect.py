@@ -102,30 +102,35 @@ def at_k(attempts: Iterable[Attempt], k: int) -> dict[str, tuple[str, float]]:
 
 
 def read_round(space: Workspace, seed: int, number: int) -> Round:
-    """Records and attempts of one round. An attempts artifact is its policy's whose weights wrote its turns."""
+    """Records and attempts of one round. An attempts artifact is its policies' whose weights wrote its turns.
+
+    Two policies may have the same weights: a training that found no gradient leaves them alone.
+    """
     record = space.read(number, "evaluation")
     goal: Any = space.read(number, "goal")
     assert isinstance(record, EvaluationRecord)
     spec = goal.spec.evaluation
-    names = {result.checkpoint: result.policy for result in record.results}
+    names: dict[str, set[str]] = defaultdict(set)
+    for result in record.results:
+        names[result.checkpoint].add(result.policy)
     found: Attempts = {}
     for label, ref in sorted(record.artifacts.items()):
         if label.startswith("attempts-"):
             folder = space.open_artifact(ref)
             rows = {suite.name: read_attempts(folder / f"{suite.name}.parquet") for suite in spec.suites}
-            found[_policy(rows, names, label)] = rows
+            found |= dict.fromkeys(names[_weights(rows, names, label)], rows)
     missing = sorted({str(result.policy) for result in record.results} - found.keys())
     if missing:
         raise ValueError(f"round {number}: no attempts of {', '.join(missing)}")
     return Round(seed, number, record, found, spec.k, spec.resamples, spec.confidence)
 
 
-def _policy(suites: dict[str, list[Attempt]], names: dict[str, Any], label: str) -> str:
-    weights = {turn.policy for rows in suites.values() for attempt in rows for turn in attempt.trajectory.turns}
-    if len(weights) != 1 or not weights <= names.keys():
-        writers = sorted(digest[:12] for digest in weights)
-        raise ValueError(f"{label}: written by {writers}, the record names {sorted(names.values())}")
-    return str(names[weights.pop()])
+def _weights(suites: dict[str, list[Attempt]], names: dict[str, set[str]], label: str) -> str:
+    found = {turn.policy for rows in suites.values() for attempt in rows for turn in attempt.trajectory.turns}
+    if len(found) != 1 or not found <= names.keys():
+        known = sorted(digest[:12] for digest in names)
+        raise ValueError(f"{label}: written by {sorted(digest[:12] for digest in found)}, the record knows {known}")
+    return found.pop()
 
 
 def made_by_this_code(space: Workspace, numbers: Iterable[int]) -> bool:
@@ -290,6 +295,13 @@ def pool_buckets(seeds: dict[str, Any], **how: Any) -> dict[str, Any]:
     return answer
 
 
+def better(last: dict[str, Any]) -> bool | None:
+    """The last round's final model on the held-out set: the whole paired interval above 0. None without an interval."""
+    pair = last.get("held_out", {}).get("pass@1", {}).get("final-base")
+    low = pair["difference"]["low"] if pair else None
+    return None if low is None else bool(low > 0)
+
+
 def stage_seconds(seeds: dict[str, Any], numbers: Iterable[int]) -> dict[str, Any]:
     """Mean over seeds; a stage that was reused takes none worth speaking of and is left in."""
     answer = {}
@@ -386,12 +398,14 @@ def measure(seeds: Sequence[int], rounds: int, folder: Path, template: str) -> d
             "seconds_of_this_run": round(seconds, 1),
             "made_by_this_code": current,
         }
+    pooled_rounds = pool_rounds(found)
     return {
         "template": template,
         "machine": machine(),
         "load": load(),
         "seeds": by_seed,
-        "pooled": pool_rounds(found),
+        "pooled": pooled_rounds,
+        "better_than_base": better(pooled_rounds[f"round {rounds}"]),
         "treatment": pool_buckets(by_seed, **found[0].how),
         "stage_seconds": stage_seconds(by_seed, range(1, rounds + 1)),
     }
@@ -414,7 +428,8 @@ def main() -> int:
         return error.exit_code
     write_json(options.out, result)
     print(markdown(result))
-    return 0
+    # Exit 1, the answer is no. The tiny model can do nothing, so of it nothing is claimed.
+    return 0 if result["better_than_base"] or options.template == "tiny" else 1
 
 
 if __name__ == "__main__":

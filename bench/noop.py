@@ -15,9 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.common import (
-    ROOT, environment, load, machine, make_workspace, postloop, run_rounds, say, spread, table, write_json,
-)  # fmt: skip
+from bench import common
+from bench.common import make_workspace, postloop, say, spread, table, write_json
 from schemas.errors import IntegrityError, PostloopError
 from stages.rounds import complete_rounds
 from stages.workspace import Workspace
@@ -40,7 +39,8 @@ def once(space: Workspace, rounds: int) -> float:
     before, began = snapshot(space.root), time.perf_counter()
     done = subprocess.run(
         postloop("run", "--rounds", str(rounds), "-w", str(space.root)),
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=ROOT, env=environment(), check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        cwd=common.ROOT, env=common.environment(),
     )  # fmt: skip
     seconds = time.perf_counter() - began
     if done.returncode != 0 or done.stdout.strip() != "up to date":
@@ -56,14 +56,15 @@ def measure(workspace: Path | None, folder: Path, rounds: int, runs: int) -> dic
         space = Workspace.open(workspace)
     else:
         space = make_workspace(folder / "workspace", "tiny", seed=0)
-        run_rounds(space, rounds, folder / "workspace.log")
-    if complete_rounds(space) < rounds:
-        raise IntegrityError(f"{space.root}: {complete_rounds(space)} complete rounds, expected {rounds}; finish it first")
+        common.run_rounds(space, rounds, folder / "workspace.log")
+    complete = complete_rounds(space)
+    if complete < rounds:
+        raise IntegrityError(f"{space.root}: {complete} complete rounds, expected {rounds}; finish it first")
     first = once(space, rounds)  # reads the sources from disk; not counted, but shown
     seconds = spread([once(space, rounds) for _ in range(runs)])
     return {
-        "machine": machine(),
-        "load": load(),
+        "machine": common.machine(),
+        "load": common.load(),
         "rounds": rounds,
         "template": space.spec_path.read_text(encoding="utf-8").split("name: ")[1].split()[0],
         "first_s": round(first, 3),

@@ -145,12 +145,12 @@ def train(
         out = folder / f"sft-{number}"
         train_sft(start, out, folder / f"sft-{number}-adapter", rows, phase, spec.seed)
         start = out
-    choosing = halves([task for task in tasks if task.split is Split.DEV])[0]
+    dev = [task for task in tasks if task.split is Split.DEV]
     sampler = open_sampler(spec.sampling, start, spec.runtime)
-    parsed = round_robin(choosing, spec.sft.gate_tasks, spec.seed)
+    parsed = round_robin(halves(dev)[0], spec.sft.gate_tasks, spec.seed)
     bench.attempt(sampler, bench.requests(parsed, 2, Purpose.DEMONSTRATION, sampler.policy))
-    wanted = [task for task in choosing if not spec.rl.skills or task.skill in spec.rl.skills]
-    probed = round_robin(wanted, spec.rl.headroom.tasks, spec.seed)
+    wanted = [task for task in dev if not spec.rl.skills or task.skill in spec.rl.skills]
+    probed = round_robin(halves(wanted)[0], spec.rl.headroom.tasks, spec.seed)
     sampler = open_sampler(spec.sampling, start, spec.runtime)
     requests = bench.requests(probed, spec.rl.headroom.samples, Purpose.HEADROOM, sampler.policy)
     headroom = bench.attempt(sampler, requests)

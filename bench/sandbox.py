@@ -32,7 +32,7 @@ KINDS = {
 
 
 def rate(engine: Any, image: Image, execution: Execution, count: int, workers: int) -> dict[str, Any]:
-    """Executions a wall second, and the seconds of one, over `count` runs. Raises SandboxError unless all exit with 0."""
+    """Executions a wall second, and the seconds of one, over `count` runs. SandboxError unless all exit with 0."""
 
     def run(index: int) -> tuple[ExecutionResult, float]:
         began = time.perf_counter()
@@ -46,7 +46,8 @@ def rate(engine: Any, image: Image, execution: Execution, count: int, workers: i
     wall = time.perf_counter() - began
     bad = next((r for r, _ in done if (r.stop, r.exit_code) != (Stop.EXIT, 0)), None)
     if bad is not None:
-        raise SandboxError(f"sandbox: {execution.argv[1:]} ended by {bad.stop} with {bad.exit_code}: {bad.stderr[-200:]}")
+        what = f"{' '.join(execution.argv)}: {bad.stop}, exit {bad.exit_code}"
+        raise SandboxError(f"sandbox: {what}: {bad.stderr[-200:]}; it should exit with 0")
     times = spread([seconds for _, seconds in done])
     return {"per_second": round(count / wall, 2), "seconds": {k: v for k, v in times.items() if k != "all"}}
 

@@ -28,7 +28,8 @@ def malformed() -> list[tuple[str, bytes]]:
     """(what is wrong, the spec)."""
     from tests.stages.test_spec import MALFORMED
 
-    return [(row[0], row[1].encode() if isinstance(row[1], str) else row[1]) for row in MALFORMED]
+    rows: list[tuple[str, Any]] = [(str(row[0]), row[1]) for row in MALFORMED]
+    return [(what, text.encode() if isinstance(text, str) else text) for what, text in rows]
 
 
 def refused(space: Workspace, command: str) -> dict[str, Any]:
@@ -42,7 +43,8 @@ def refused(space: Workspace, command: str) -> dict[str, Any]:
     clean = bool(lines) and all(LINE.fullmatch(line) and line.isprintable() for line in lines)
     unchanged = snapshot(space.root) == before
     good = done.returncode == EXIT_INPUT and not done.stdout and clean and unchanged
-    return {"ok": good, "exit": done.returncode, "lines": len(lines), "unchanged": unchanged, "first": "".join(lines[:1])}
+    first = lines[0] if lines else ""
+    return {"ok": good, "exit": done.returncode, "lines": len(lines), "unchanged": unchanged, "first": first}
 
 
 def measure(at_most: int | None) -> dict[str, Any]:

@@ -196,13 +196,28 @@ def run(
 def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
     """In this process: Prefect is imported only now, and only one flow run a stage is made."""
     signal.signal(signal.SIGTERM, _interrupt)
+    from flows import embedded
+
+    server = embedded.start(space.root)
     from flows.loop import round_flow
     from stages import rounds as progress
 
+    if server is not None:
+        embedded.import_until(_needed_later(space), server.answers)
+        server.wait()
     while progress.complete_rounds(space) < wanted:
         round_flow(str(space.root), until, quiet)
         if until is not None:
             return
+
+
+def _needed_later(space: Any) -> list[str]:
+    """Modules with heavy imports that the stages still to be run will need."""
+    from stages import rounds as progress
+
+    number = progress.open_round(space)
+    left = progress.missing(space, number) if number else STAGES
+    return ["stages.samplers.transformers_sampler"] + (["stages.trainers.grouped"] if "rl" in left else [])
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -79,7 +79,9 @@ class Bucket(Frozen):
     size: int = Field(ge=0, description="failures on the choosing half of dev")
     denominator: int = Field(ge=0, description="scored attempts of the family on the choosing half of dev")
     share: Estimate = Field(description="size / denominator, chosen on: biased upwards by the choice")
-    measured: Estimate = Field(description="the same share on the measuring half of dev: what the next round compares with")
+    measured: Estimate = Field(
+        description="the same share on the measuring half of dev: what the next round compares with"
+    )
     members: list[str] = Field(description="trajectory ids, choosing half")
     example: str = Field(description="trajectory id")
     treated: bool = Field(default=False, description="material for it goes into the next round")

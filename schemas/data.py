@@ -25,20 +25,30 @@ class DemonstrationSpec(Frozen):
     """Where demonstrations come from. gold: written from the gold outcome in the harness's format."""
 
     gold: dict[str, int] = Field(default_factory=dict, description="skill -> demonstrations from gold edits")
-    rejection_samples: int = Field(default=0, ge=0, description="attempts of the start policy a training task; verified ones kept")
+    rejection_samples: int = Field(
+        default=0, ge=0, description="attempts of the start policy a training task; verified ones kept"
+    )
     rejection_tasks: int = Field(default=0, ge=0, description="training tasks that are sampled so")
     from_past_rounds: int = Field(
-        default=0, ge=0, description="verified training-pool trajectories of earlier rounds to reuse, at most one a task"
+        default=0,
+        ge=0,
+        description="verified training-pool trajectories of earlier rounds to reuse, at most one a task",
     )
 
 
 class DataSpec(Frozen):
-    seed_data: str = Field(default="default", description="default: the embedded families; else a folder with tasks.jsonl")
+    seed_data: str = Field(
+        default="default", description="default: the embedded families; else a folder with tasks.jsonl"
+    )
     sources: list[SourceSpec] = Field(min_length=1)
     demonstrations: DemonstrationSpec = DemonstrationSpec()
     proof_runs: int = Field(default=2, ge=1, description="runs of the gold outcome per task; all must pass and agree")
-    contamination_ngram: int = Field(default=8, ge=2, description="token n-gram length for the overlap with evaluation suites")
-    contamination_share: float = Field(default=0.6, gt=0, le=1, description="share of shared n-grams that counts as a near copy")
+    contamination_ngram: int = Field(
+        default=8, ge=2, description="token n-gram length for the overlap with evaluation suites"
+    )
+    contamination_share: float = Field(
+        default=0.6, gt=0, le=1, description="share of shared n-grams that counts as a near copy"
+    )
     min_tasks: int = Field(default=1, ge=1, description="gate: proven training tasks needed to go on")
 
 
@@ -47,5 +57,7 @@ class DataRecord(Record):
     tasks: dict[str, int] = Field(default_factory=dict, description="split -> proven tasks")
     families: dict[str, int] = Field(default_factory=dict, description="family -> proven training tasks")
     quarantined: dict[str, int] = Field(default_factory=dict, description="reason -> tasks")
-    demonstrations: dict[str, int] = Field(default_factory=dict, description="gold | rejection | past | backflow -> rows")
+    demonstrations: dict[str, int] = Field(
+        default_factory=dict, description="gold | rejection | past | backflow -> rows"
+    )
     routed_tasks: int = Field(default=0, ge=0, description="training tasks made for buckets of the last round")

@@ -26,16 +26,22 @@ class EvaluationSpec(Frozen):
     confidence: float = Field(default=0.95, gt=0, lt=1)
     resamples: int = Field(default=2000, ge=100, description="bootstrap resamples over origins")
     retention_suite: str = "retention"
-    retention_margin: float = Field(default=0.1, gt=0, lt=1, description="non-inferiority: lower bound must be above -margin")
+    retention_margin: float = Field(
+        default=0.1, gt=0, lt=1, description="non-inferiority: lower bound must be above -margin"
+    )
     promotion_suite: str = "held_out"
-    audit_gap_above: float = Field(default=0.05, ge=0, description="alarm: training verifier minus audit verifier, share")
+    audit_gap_above: float = Field(
+        default=0.05, ge=0, description="alarm: training verifier minus audit verifier, share"
+    )
 
 
 class EvaluationRecord(Record):
     stage: Literal["evaluation"] = "evaluation"
     results: list[SuiteResult] = Field(default_factory=list)
     paired: list[Paired] = Field(default_factory=list)
-    audit_gap: dict[str, float | None] = Field(default_factory=dict, description="suite -> training minus audit pass share")
+    audit_gap: dict[str, float | None] = Field(
+        default_factory=dict, description="suite -> training minus audit pass share"
+    )
     promoted: bool = False
     champion: Digest | None = Field(default=None, description="weights of the champion after this round")
     goal_met: bool | None = Field(default=None, description="every criterion holds; None when one has no data")

@@ -17,7 +17,9 @@ class Limits(Frozen):
     memory_mb: int = Field(default=256, ge=16, description="MiB, all processes together")
     pids: int = Field(default=32, ge=1)
     disk_mb: int = Field(default=16, ge=1, description="MiB of writable tmpfs: working tree and /tmp, each")
-    output_kb: int = Field(default=64, ge=1, description="KiB of stdout and of stderr kept; the rest is dropped and said")
+    output_kb: int = Field(
+        default=64, ge=1, description="KiB of stdout and of stderr kept; the rest is dropped and said"
+    )
 
 
 class Stop(StrEnum):
@@ -54,6 +56,8 @@ class Environment(Frozen):
 
     name: str
     python: str = Field(description="version, e.g. 3.11.7")
-    packages: dict[str, str] = Field(default_factory=dict, description="distribution -> exact version, without the Python")
+    packages: dict[str, str] = Field(
+        default_factory=dict, description="distribution -> exact version, without the Python"
+    )
     variables: dict[str, str] = Field(default_factory=dict, description="environment variables, the only ones set")
     layer: Digest

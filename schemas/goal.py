@@ -50,7 +50,9 @@ class Safety(Frozen):
 
     tools: list[str] = Field(default_factory=list, description="tool names allowed; empty allows all of the harness")
     network: Literal["none"] = "none"
-    paths: list[str] = Field(default_factory=lambda: ["solution.py", "answer.txt"], description="paths an outcome may touch")
+    paths: list[str] = Field(
+        default_factory=lambda: ["solution.py", "answer.txt"], description="paths an outcome may touch"
+    )
 
 
 class Budgets(Frozen):
@@ -65,7 +67,9 @@ class Budgets(Frozen):
 class EnvironmentSpec(Frozen):
     engine: Literal["bubblewrap", "docker"] = "bubblewrap"
     name: Name = "python-pytest"
-    packages: list[str] = Field(default_factory=lambda: ["pytest"], description="distributions of the image, with what they need")
+    packages: list[str] = Field(
+        default_factory=lambda: ["pytest"], description="distributions of the image, with what they need"
+    )
     variables: dict[str, str] = Field(default_factory=lambda: {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"})
     limits: Limits = Limits()
 
@@ -132,5 +136,7 @@ class GoalRecord(Record):
     material: list[Material] = Field(default_factory=list, description="approved backflow of the last round, merged")
     weights: dict[str, float] = Field(default_factory=dict, description="family -> sampling weight")
     goal_met: bool | None = Field(default=None, description="by the last round's evaluation; None in round 1")
-    canary: dict[str, bool] = Field(default_factory=dict, description="environment -> gold, no-op and repeat as they should be")
+    canary: dict[str, bool] = Field(
+        default_factory=dict, description="environment -> gold, no-op and repeat as they should be"
+    )
     schema_of: int = SCHEMA_VERSION

@@ -64,7 +64,9 @@ class SuiteResult(Frozen):
     suite: str
     policy: Literal["base", "sft", "rl", "champion"]
     checkpoint: str = Field(description="digest of the weights")
-    metrics: dict[str, Estimate] = Field(description="pass@1, pass@k, parse_rate, invalid_calls, tool_calls, tokens, ...")
+    metrics: dict[str, Estimate] = Field(
+        description="pass@1, pass@k, parse_rate, invalid_calls, tool_calls, tokens, ..."
+    )
     by_family: dict[str, Estimate] = Field(default_factory=dict, description="pass@1 per family")
 
 

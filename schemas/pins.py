@@ -24,7 +24,9 @@ class RunPin(Frozen):
     """One file a person can diff: pin name -> digest. Provenance is shown and never compared."""
 
     pins: dict[str, Digest]
-    provenance: dict[str, str] = Field(default_factory=dict, description="hardware, git commit, versions: never compared")
+    provenance: dict[str, str] = Field(
+        default_factory=dict, description="hardware, git commit, versions: never compared"
+    )
 
 
 def require_equal(operation: Operation, recorded: RunPin, present: RunPin, widened: tuple[str, ...] = ()) -> None:
@@ -34,4 +36,6 @@ def require_equal(operation: Operation, recorded: RunPin, present: RunPin, widen
             continue
         before, now = recorded.pins.get(name, "absent"), present.pins.get(name, "absent")
         if before != now:
-            raise PinMismatch(operation, name, before[:12], now[:12], f"restore it, or widen {operation} by naming {name}")
+            raise PinMismatch(
+                operation, name, before[:12], now[:12], f"restore it, or widen {operation} by naming {name}"
+            )

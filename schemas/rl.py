@@ -19,9 +19,13 @@ class Monitors(Frozen):
     clip_share_above: float | None = Field(default=0.3, description="share of tokens clipped")
     length_above: float | None = Field(default=90.0, description="mean completion tokens a turn")
     repetition_above: float | None = Field(default=0.5, description="share of repeated 4-grams within a completion")
-    zero_spread_above: float | None = Field(default=0.9, description="share of sampled groups whose rewards are all equal")
+    zero_spread_above: float | None = Field(
+        default=0.9, description="share of sampled groups whose rewards are all equal"
+    )
     invalid_calls_above: float | None = Field(default=0.5, description="share of turns that did not parse")
-    sampler_gap_above: float | None = Field(default=0.05, description="mean |log p sampler - log p trainer| before step 1, nats")
+    sampler_gap_above: float | None = Field(
+        default=0.05, description="mean |log p sampler - log p trainer| before step 1, nats"
+    )
 
 
 class GrpoPhase(Frozen):
@@ -65,7 +69,9 @@ class HeadroomSpec(Frozen):
 
     tasks: int = Field(default=24, ge=1)
     samples: int = Field(default=8, ge=2, description="k of pass@k")
-    min_parse_rate: float = Field(default=0.5, ge=0, le=1, description="share of turns; below it groups measure the format")
+    min_parse_rate: float = Field(
+        default=0.5, ge=0, le=1, description="share of turns; below it groups measure the format"
+    )
     min_pass_at_k: float = Field(default=0.1, ge=0, le=1)
     max_pass_at_1: float = Field(default=0.95, ge=0, le=1, description="above it there is nothing left to learn")
     min_mixed: float = Field(default=0.15, ge=0, le=1, description="share of groups with different rewards")
@@ -85,4 +91,6 @@ class RlRecord(Record):
     curves: dict[str, list[float | None]] = Field(default_factory=dict, description="name -> one value a step")
     groups_sampled: int = Field(default=0, ge=0)
     groups_used: int = Field(default=0, ge=0)
-    sampler_gap: dict[str, float] = Field(default_factory=dict, description="mean, p50, p99, max, outside_clip before step 1")
+    sampler_gap: dict[str, float] = Field(
+        default_factory=dict, description="mean, p50, p99, max, outside_clip before step 1"
+    )

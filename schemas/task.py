@@ -34,7 +34,9 @@ class Case(Frozen):
 
 class Task(Frozen):
     id: str = Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)+$", description="family/origin/variant, unique in the workspace")
-    kind: Literal["function", "answer"] = Field(description="function: judged by cases; answer: by the text of answer.txt")
+    kind: Literal["function", "answer"] = Field(
+        description="function: judged by cases; answer: by the text of answer.txt"
+    )
     family: Name = Field(description="the skill that a bucket is about, e.g. repair.compare, lookup.sum, instruction")
     skill: Name = Field(description="repair | lookup | instruction: the broad ability, several families each")
     origin: str = Field(description="what it was made from; splits are by origin, so no origin is in two splits")
@@ -50,8 +52,12 @@ class Task(Frozen):
         default="exact", description="kind answer: how answer.txt is compared, after trimming and case folding"
     )
     gold: dict[str, str] = Field(description="files of a correct outcome; never shown to the model")
-    wrong: dict[str, str] = Field(description="files of a plausible but wrong outcome: the proof that the verifier can fail")
-    made_by: str = Field(description="generator and operator, e.g. mutate:compare; 'backflow:<bucket>' for routed material")
+    wrong: dict[str, str] = Field(
+        description="files of a plausible but wrong outcome: the proof that the verifier can fail"
+    )
+    made_by: str = Field(
+        description="generator and operator, e.g. mutate:compare; 'backflow:<bucket>' for routed material"
+    )
 
     def public(self) -> dict[str, Json]:
         """What a harness may know: no hidden case, no answer, no gold."""

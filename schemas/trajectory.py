@@ -33,7 +33,9 @@ class Sampling(Frozen):
     max_tokens: int = Field(default=96, ge=1, description="new tokens a turn")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     batch: int = Field(
-        default=128, ge=1, description="trajectories decoded together: another composition changes the last bits of the logits"
+        default=128,
+        ge=1,
+        description="trajectories decoded together: another composition changes the last bits of the logits",
     )
 
 
@@ -52,11 +54,17 @@ class Turn(Frozen):
     index: int = Field(ge=0)
     policy: Digest = Field(description="digest of the weights that wrote this turn")
     policy_version: int = Field(default=0, ge=0, description="optimizer step of that policy within its phase")
-    messages: list[dict[str, str]] = Field(description="role and content of what the environment said before this completion")
-    rendered: str = Field(description="text added by the template before the completion; prompt_ids encode exactly this")
+    messages: list[dict[str, str]] = Field(
+        description="role and content of what the environment said before this completion"
+    )
+    rendered: str = Field(
+        description="text added by the template before the completion; prompt_ids encode exactly this"
+    )
     prompt_ids: list[int]
     completion_ids: list[int] = Field(description="with the end token, if the model wrote one")
-    logprobs: list[float] = Field(description="behaviour log-probability (natural) of each completion token at its temperature")
+    logprobs: list[float] = Field(
+        description="behaviour log-probability (natural) of each completion token at its temperature"
+    )
     place: BatchPlace | None = None
     text: str = Field(description="decoded completion, special tokens removed")
     stop: Literal["eos", "length"]
@@ -64,7 +72,9 @@ class Turn(Frozen):
     parse_error: str | None = None
     tool_error: str | None = None
     forbidden: str | None = None
-    visible: dict[str, Json] | None = Field(default=None, description="visible tests after this turn: passed, failed, first")
+    visible: dict[str, Json] | None = Field(
+        default=None, description="visible tests after this turn: passed, failed, first"
+    )
     observation: str | None = Field(default=None, description="what the environment answered, before the template")
     observation_truncated: bool = False
     tree: Digest = Field(description="digest of the working tree after the turn")

@@ -44,7 +44,9 @@ class Verdict(Frozen):
     role: Literal["training", "audit"] = "training"
     repeat: int = Field(default=0, ge=0)
     status: Status
-    score: float | None = Field(default=None, ge=0, le=1, description="share of f2p and p2p checks passed; None unless scored")
+    score: float | None = Field(
+        default=None, ge=0, le=1, description="share of f2p and p2p checks passed; None unless scored"
+    )
     passed: bool | None = Field(default=None, description="every check passed and no violation; None unless scored")
     checks: list[Check] = Field(default_factory=list)
     violations: list[Violation] = Field(default_factory=list)

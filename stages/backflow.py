@@ -64,7 +64,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
     handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
     buckets = treat(buckets, handed)
-    table = store(ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts))
+    table = store(
+        ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
+    )
     return BackflowRecord(
         key=key,
         inputs=pins,

@@ -81,7 +81,9 @@ def _seed_folder(ctx: Context, spec: DataSpec) -> Path:
     if spec.seed_data != "default":
         folder = ctx.workspace.root / spec.seed_data
         if not folder.is_dir():
-            raise InputError(f"data.seed_data: {spec.seed_data} is no folder of the workspace; name one with *.jsonl tasks")
+            raise InputError(
+                f"data.seed_data: {spec.seed_data} is no folder of the workspace; name one with *.jsonl tasks"
+            )
         return folder
     folder = ctx.cache / f"seed_data-{tree_digest(Path(default.__file__).parent)[:12]}"
     if not folder.is_dir():
@@ -92,7 +94,9 @@ def _seed_folder(ctx: Context, spec: DataSpec) -> Path:
 
 
 def _seed_digest(folder: Path) -> Digest:
-    return digest_of({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.jsonl"))})
+    return digest_of(
+        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.jsonl"))}
+    )
 
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
@@ -209,15 +213,13 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
     return found
 
 
-def _sort_out(
-    tasks: Sequence[Task], proofs: Sequence[TaskProof], spec: DataSpec
-) -> tuple[list[Task], dict[str, str]]:
+def _sort_out(tasks: Sequence[Task], proofs: Sequence[TaskProof], spec: DataSpec) -> tuple[list[Task], dict[str, str]]:
     """Proven tasks, and id -> reason of the quarantined. A training task close to an evaluation task goes too."""
     quarantined = {proof.task_id: proof.reason for proof in proofs if proof.reason}
     training = [task for task in tasks if task.split is Split.TRAIN]
     measuring = [task for task in tasks if task.split is not Split.TRAIN]
     copies = near_copies(training, measuring, spec.contamination_ngram, spec.contamination_share)
-    quarantined |= {task: "near copy of an evaluation task" for task in copies}
+    quarantined |= dict.fromkeys(copies, "near copy of an evaluation task")
     return [task for task in tasks if task.id not in quarantined], quarantined
 
 
@@ -361,7 +363,9 @@ def _leave(
 
 def _exact(name: str, value: float, at_least: float) -> Condition:
     """A condition on a count or a fact: there is nothing to estimate, so the interval is the value."""
-    return condition(name, Estimate(value=value, low=value, high=value, n=1, clusters=1, method="exact"), ">=", at_least)
+    return condition(
+        name, Estimate(value=value, low=value, high=value, n=1, clusters=1, method="exact"), ">=", at_least
+    )
 
 
 def edge_of(use: Any, row: str, attempt: Attempt, advantage: float | None = None, step: int | None = None) -> UseEdge:
@@ -379,7 +383,9 @@ def edge_of(use: Any, row: str, attempt: Attempt, advantage: float | None = None
     )
 
 
-def _write_demonstrations(folder: Path, rows: list[dict[str, Any]], attempts: list[Attempt], edges: list[UseEdge]) -> None:
+def _write_demonstrations(
+    folder: Path, rows: list[dict[str, Any]], attempts: list[Attempt], edges: list[UseEdge]
+) -> None:
     (folder / "demonstrations.jsonl").write_bytes(b"".join(canonical(row) + b"\n" for row in rows))
     write_attempts(folder / "attempts.parquet", attempts)
     write_edges(folder / "edges.parquet", edges)
@@ -403,7 +409,12 @@ def _writer(files: dict[str, bytes]) -> Callable[[Path], None]:
 
 def _card(goal: GoalRecord, tasks: Sequence[Task], quarantined: dict[str, str], made: dict[str, int]) -> bytes:
     """The dataset card: what is in it, where it came from, what it must not be used for."""
-    lines = [f"# Tasks of {goal.spec.name}, goal version {goal.goal_version}", "", "| skill | split | tasks | origins |", "|---|---|---|---|"]
+    lines = [
+        f"# Tasks of {goal.spec.name}, goal version {goal.goal_version}",
+        "",
+        "| skill | split | tasks | origins |",
+        "|---|---|---|---|",
+    ]
     groups: dict[tuple[str, str], list[Task]] = defaultdict(list)
     for task in tasks:
         groups[(task.skill, task.split.value)].append(task)

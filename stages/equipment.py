@@ -66,7 +66,12 @@ class Equipment:
         return Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
 
     def attempt(
-        self, sampler: Sampler, requests: Sequence[RolloutRequest], *, setting: Setting | None = None, audit: bool = False
+        self,
+        sampler: Sampler,
+        requests: Sequence[RolloutRequest],
+        *,
+        setting: Setting | None = None,
+        audit: bool = False,
     ) -> list[Attempt]:
         """Roll out, judge and price. What infrastructure broke comes back as an error verdict without a reward."""
         ctx = self.context

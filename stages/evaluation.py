@@ -128,7 +128,9 @@ def _measure(
     audit = goal.bundles.audit_verifier or ""
     sections = rollout_sections(goal)
     suites = {suite.name: select(tasks, suite, spec.seed) for suite in spec.evaluation.suites}
-    members: Json = {suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites}
+    members: Json = {
+        suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites
+    }
     identity = digest_of([weights, members, audit, sections, bench_pins(goal)])[:12]
     label = f"attempts-{identity}"
     for record in reversed(ctx.earlier("evaluation")):
@@ -197,9 +199,7 @@ def _gates(
     ]
 
 
-def _audit(
-    spec: EvaluationSpec, attempts: dict[str, list[Attempt]]
-) -> tuple[dict[str, float | None], list[Alarm]]:
+def _audit(spec: EvaluationSpec, attempts: dict[str, list[Attempt]]) -> tuple[dict[str, float | None], list[Alarm]]:
     """Training verifier against audit verifier on the same outcomes: what one passes and the other does not."""
     gaps: dict[str, float | None] = {}
     for suite, rows in attempts.items():

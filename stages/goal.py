@@ -100,9 +100,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         goal_version=_version(ctx, spec, material, weights),
         spec=spec,
         environment=environment,
-        bundles=Bundles(
-            harness=pins["harness"], verifier=pins["verifier"], audit_verifier=pins.get("audit_verifier")
-        ),
+        bundles=Bundles(harness=pins["harness"], verifier=pins["verifier"], audit_verifier=pins.get("audit_verifier")),
         base=checkpoint_of(base),
         material=material,
         weights=weights,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -76,7 +75,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
         gate = headroom_gate(headroom, goal.spec.rl.headroom)
-        probe = store(ctx.workspace, "rl", "headroom", lambda folder: write_attempts(folder / "attempts.parquet", headroom))
+        probe = store(
+            ctx.workspace, "rl", "headroom", lambda folder: write_attempts(folder / "attempts.parquet", headroom)
+        )
         if not may_train(gate):
             owner = f"; {gate.owner} should act" if gate.owner else ""
             return RlRecord(
@@ -161,7 +162,9 @@ def training_tasks(ctx: Context, goal: GoalRecord) -> list[Task]:
     return [task for task in load_tasks(ctx) if task.split is Split.TRAIN and (not skills or task.skill in skills)]
 
 
-def sample_groups(bench: Equipment, sampler: Sampler, tasks: Sequence[Task], size: int, salt: Json) -> list[list[Attempt]]:
+def sample_groups(
+    bench: Equipment, sampler: Sampler, tasks: Sequence[Task], size: int, salt: Json
+) -> list[list[Attempt]]:
     """One group of `size` attempts a task, on one policy. `salt` separates the seeds of one step from another's."""
     requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]))
     attempts = bench.attempt(sampler, requests)
@@ -177,7 +180,14 @@ def mixed(group: Sequence[Attempt]) -> bool:
 
 
 def _grpo(
-    ctx: Context, goal: GoalRecord, bench: Equipment, start: Path, out: Path, adapter: Path, phase: GrpoPhase, done: _Run
+    ctx: Context,
+    goal: GoalRecord,
+    bench: Equipment,
+    start: Path,
+    out: Path,
+    adapter: Path,
+    phase: GrpoPhase,
+    done: _Run,
 ) -> None:
     from stages.trainers.grpo import Member, train_grpo
 
@@ -246,8 +256,13 @@ def _dpo(
             for better, worse in preferences(group):
                 done.used += 1
                 name = f"{phase.name}/{len(pairs)}"
-                pairs.append(Pair(id=name, chosen=better.trajectory.conversation(), rejected=worse.trajectory.conversation()))
-                done.edges += [edge_of("preference_pair", f"{name}/{side}", a) for side, a in (("chosen", better), ("rejected", worse))]
+                pairs.append(
+                    Pair(id=name, chosen=better.trajectory.conversation(), rejected=worse.trajectory.conversation())
+                )
+                done.edges += [
+                    edge_of("preference_pair", f"{name}/{side}", a)
+                    for side, a in (("chosen", better), ("rejected", worse))
+                ]
     result = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, progress=ctx.progress)
     done.extend(result.curves)
     done.steps += result.steps
@@ -258,7 +273,9 @@ def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attemp
     scored = sorted(
         (a for a in group if a.reward.value is not None), key=lambda a: (-(a.reward.value or 0.0), a.trajectory.id)
     )
-    unique = list({attempt.trajectory.conversation()[-1]["content"]: attempt for attempt in reversed(scored)}.values())[::-1]
+    unique = list({attempt.trajectory.conversation()[-1]["content"]: attempt for attempt in reversed(scored)}.values())[
+        ::-1
+    ]
     ends = zip(unique, reversed(unique), strict=False)
     return [(a, b) for a, b in ends if (a.reward.value or 0.0) > (b.reward.value or 0.0)][:at_most]
 

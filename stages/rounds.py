@@ -59,7 +59,9 @@ def plan(ctx: Context) -> list[Step]:
             steps.append(Step(stage, "reuse", f"same key as round {found.reused_from}", key))
         else:
             steps.append(Step(stage, "run", changed(ctx, stage, key), key))
-        if found is not None and any(not ctx.workspace.has(ctx.round, before) for before in STAGES[: STAGES.index(stage)]):
+        if found is not None and any(
+            not ctx.workspace.has(ctx.round, before) for before in STAGES[: STAGES.index(stage)]
+        ):
             steps[-1] = Step(stage, "unknown", "depends on a stage that has to run first")
     return steps
 

@@ -94,7 +94,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
         kept = store(ctx.workspace, "sft", "adapter", mover(adapter))
     attempts = _gate_attempts(ctx, goal, checkpoint)
     gate = parse_gate(attempts, spec)
-    table = store(ctx.workspace, "sft", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts))
+    table = store(
+        ctx.workspace, "sft", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
+    )
     return SftRecord(
         key=key,
         inputs=pins,

@@ -117,7 +117,7 @@ class TransformersSampler:
         except (RuntimeError, MemoryError) as error:
             self.shelf.clear()
             reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
-            raise SamplerError(f"transformers sampler: {reason}; try a smaller runtime.rollout_batch") from error
+            raise SamplerError(f"transformers sampler: {reason}; try a smaller sampling.batch") from error
 
     def _sample(self, requests: Sequence[SampleRequest], sampling: Sampling) -> list[Completion]:
         prompts = self._prompts(requests)

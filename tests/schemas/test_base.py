@@ -37,7 +37,7 @@ def test_specs_are_closed_and_frozen() -> None:
 
 
 def test_an_error_verdict_has_no_score_and_a_scored_one_has() -> None:
-    digests = {name: "0" * 64 for name in ("outcome", "task", "image", "limits", "verifier")}
+    digests = dict.fromkeys(("outcome", "task", "image", "limits", "verifier"), "0" * 64)
     Verdict.model_validate({**digests, "status": "error", "reason": "sandbox died"})
     for wrong in ({"status": "error", "score": 0.0, "passed": False}, {"status": "scored"}):
         with pytest.raises(ValidationError, match="do not belong together"):

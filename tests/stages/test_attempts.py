@@ -22,7 +22,9 @@ def d(name: str) -> str:
 
 def turn(index: int, full: bool) -> Turn:
     return Turn(
-        index=index, policy=d("policy"), policy_version=3, rendered="<|im_start|>ü\n\0\u202e", prompt_ids=[1, 2, 49151],
+        index=index, policy=d("policy"), policy_version=3,
+        messages=[{"role": "user", "content": "ü \x00"}] if full else [], rendered="<|im_start|>ü\n\0\u202e",
+        prompt_ids=[1, 2, 49151],
         completion_ids=[7, 2], logprobs=[-0.1 - 1e-17, -math.pi], text="x = '\\'\r\n", stop="eos",
         place=BatchPlace(batch=d("b"), row=1, rows=2, padded_to=9) if full else None,
         call={"name": "edit", "arguments": {"n": 1.0, "deep": [None, True, {"é": []}]}} if full else None,
@@ -35,7 +37,8 @@ def turn(index: int, full: bool) -> Turn:
 def attempt(name: str, full: bool, passed: bool | None = True) -> Attempt:
     verdict = Verdict(
         outcome=d("o"), task=d("t"), image=d("i"), limits=d("l"), verifier=d("v"),
-        status=Status.ERROR if passed is None else Status.SCORED, score=None if passed is None else 1 / 3, passed=passed,
+        status=Status.ERROR if passed is None else Status.SCORED, passed=passed,
+        score=None if passed is None else 1 / 3,
         checks=[Check(name="c", role="f2p", passed=True, detail="d")] if full else [],
         violations=[Violation(kind="tampering", detail="x")] if full else [], limit_hit="cpu" if full else None,
         reason="died" if passed is None else None,
@@ -46,7 +49,9 @@ def attempt(name: str, full: bool, passed: bool | None = True) -> Attempt:
         hint="h" if full else None, seed=2**53 + 1, noise=None, sampling=Sampling(temperature=0.1, top_p=0.3),
         status="done", turns=[turn(0, full), turn(1, not full)] if full else [], stop="submitted",
         outcome={"b.py": "1\n", "a.py": "é"} if full else {}, outcome_digest=d("o"),
-        conduct=Conduct(turns=2, tool_calls=1, invalid_calls=0, generated_tokens=4, submitted=True, forbidden=["x"] * full),
+        conduct=Conduct(
+            turns=2, tool_calls=1, invalid_calls=0, generated_tokens=4, submitted=True, forbidden=["x"] * full
+        ),
     )  # fmt: skip
     reward = Reward(
         trajectory=name, verdict=verdict.digest(), rules=d("r"), value=None if passed is None else 0.1 + 0.2,
@@ -84,7 +89,9 @@ def test_every_field_of_the_schema_has_a_column(tmp_path: Path) -> None:
     write_attempts(tmp_path / "a", ATTEMPTS)
     schema = pq.read_schema(tmp_path / "a")
     flat = set(schema.names)
-    assert flat == (set(Trajectory.model_fields) | set(Attempt.model_fields) | {"passed", "score", "value"}) - {"trajectory"}
+    assert flat == (set(Trajectory.model_fields) | set(Attempt.model_fields) | {"passed", "score", "value"}) - {
+        "trajectory"
+    }
     for column, model in (("turns", Turn), ("sampling", Sampling), ("conduct", Conduct), ("verdict", Verdict)):
         kind = schema.field(column).type
         struct = kind.value_type if column == "turns" else kind
@@ -112,8 +119,10 @@ def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_edges_come_back_exactly(tmp_path: Path) -> None:
     edges = [
-        UseEdge(use="group_member", row="g", trajectory="rl-1", task=d("t"), verdict=d("v"), reward=d("r"), rules=d("s"),
-                advantage=-0.1, step=4),
+        UseEdge(
+            use="group_member", row="g", trajectory="rl-1", task=d("t"), verdict=d("v"), reward=d("r"), rules=d("s"),
+            advantage=-0.1, step=4,
+        ),
         UseEdge(use="promotion", row="champion"),
     ]  # fmt: skip
     write_edges(tmp_path / "edges", edges)

@@ -67,5 +67,11 @@ def test_the_templates_name_sources_that_the_seed_data_can_fill(pool: list[Task]
 
 def _material(family: str, operators: list[str]) -> Material:
     return Material(
-        kind="tasks", bucket="0123456789ab", route=Route.DATA, family=family, amount=3, operators=operators, approved=True
+        kind="tasks",
+        bucket="0123456789ab",
+        route=Route.DATA,
+        family=family,
+        amount=3,
+        operators=operators,
+        approved=True,
     )

@@ -44,6 +44,11 @@ def test_only_a_group_with_different_rewards_is_mixed_and_errors_do_not_count() 
 
 
 def test_pairs_are_of_different_rewards_and_of_different_texts() -> None:
-    group = [_attempt("1", 1.0, "good"), _attempt("2", 1.0, "good"), _attempt("3", 0.0, "bad"), _attempt("4", None, "lost")]
+    group = [
+        _attempt("1", 1.0, "good"),
+        _attempt("2", 1.0, "good"),
+        _attempt("3", 0.0, "bad"),
+        _attempt("4", None, "lost"),
+    ]
     assert [(a.trajectory.id, b.trajectory.id) for a, b in preferences(group)] == [("1", "3")]
     assert preferences([_attempt("1", 0.2, "a"), _attempt("2", 0.2, "b")]) == []

@@ -34,8 +34,8 @@ SETTING = Setting(Sampling(max_tokens=256), WIDE, Safety(), batch=4)
 
 def repair(number: int = 0) -> Task:
     return Task(
-        id=f"repair/f/{number}", kind="function", family="repair.offbyone", skill="repair", origin="f", split=Split.TRAIN,
-        statement="f doubles x.", files={"solution.py": CODE}, editable=["solution.py"], entry="f",
+        id=f"repair/f/{number}", kind="function", family="repair.offbyone", skill="repair", origin="f",
+        split=Split.TRAIN, statement="f doubles x.", files={"solution.py": CODE}, editable=["solution.py"], entry="f",
         visible=[Case(args=[3 + number], expected=6 + 2 * number)], hidden=[Case(args=[4], expected=8)],
         gold={"solution.py": CODE.replace("x + 1", "x * 2")}, wrong={"solution.py": CODE.replace("x + 1", "x + 7")},
         made_by="test",
@@ -44,9 +44,9 @@ def repair(number: int = 0) -> Task:
 
 def question() -> Task:
     return Task(
-        id="instruction/word/0", kind="answer", family="instruction", skill="instruction", origin="word", split=Split.TRAIN,
-        statement="Say yes.", files={}, editable=["answer.txt"], answer="yes", gold={"answer.txt": "yes"},
-        wrong={"answer.txt": "no"}, made_by="test",
+        id="instruction/word/0", kind="answer", family="instruction", skill="instruction", origin="word",
+        split=Split.TRAIN, statement="Say yes.", files={}, editable=["answer.txt"], answer="yes",
+        gold={"answer.txt": "yes"}, wrong={"answer.txt": "no"}, made_by="test",
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def test_the_token_view_of_trainers(model: TransformersSampler, fenced: Bundle, 
 def test_a_context_without_room_for_a_completion_ends_the_attempt(tiny: Path, fenced: Bundle, runner: Runner) -> None:
     wrong = ScriptedSampler(tiny, TASKS, "wrong")
     (whole,), _ = rollout(wrong, fenced, runner, requests_for([repair()]), SETTING)
-    room = len(whole.token_ids()) - 1
+    room = len(whole.turns[0].prompt_ids) + SETTING.sampling.max_tokens
     for limit, turns in ((room, 1), (64, 0)):
         setting = Setting(SETTING.sampling, Budgets(max_turns=2, max_context_tokens=limit))
         (trajectory,), _ = rollout(wrong, fenced, runner, requests_for([repair()]), setting)
@@ -321,7 +321,9 @@ def test_a_prefix_is_taken_from_the_parent_and_the_policy_goes_on(
     assert len({tuple(t.turns[1].completion_ids) for t in done}) == 3
 
 
-def test_a_template_that_rewrites_earlier_turns_is_refused(tmp_path: Path, tiny: Path, fenced: Bundle, runner: Runner) -> None:
+def test_a_template_that_rewrites_earlier_turns_is_refused(
+    tmp_path: Path, tiny: Path, fenced: Bundle, runner: Runner
+) -> None:
     folder = Path(shutil.copytree(tiny, tmp_path / "rewriting"))
     path = folder / "chat_template.jinja"
     path.write_text("{{ messages | length }} messages\n" + path.read_text())

@@ -27,6 +27,7 @@ from stages.samplers.vllm_sampler import VllmSampler
 
 SAMPLING = Sampling(max_tokens=24)
 
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fetch(TinyModel(), tmp_path_factory.mktemp("models"))

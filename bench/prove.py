@@ -1,0 +1,274 @@
+"""The full figures that the documents quote, part by part and resumable.
+
+    python -m bench.prove [PART...] [--folder proofs] [--publish] [--list]
+
+Each part is a benchmark of this folder, run as a process of its own; its JSON appears as FOLDER/PART.json by rename,
+so a kill leaves the old figure or the new one. A part whose file was made by the same sources is not run again, and
+long parts keep what they finished in FOLDER/work, named by those sources: the next call goes on. A part that fails
+does not stop the others. --publish copies the files, without the long lists, to docs/figures/.
+Exit 0 when every part that was asked for has a figure whose claim holds, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.common import ROOT, environment, load, machine, say, share, sources_digest, table, write_json
+from stages.keys import DECLARED
+
+PACKAGES = ("schemas/**/*", "environments/**/*", "evals/**/*", "stages/**/*")
+EVERYTHING = (*PACKAGES, "flows/*.py", "reports/**/*", "requirements.lock")
+# What decides the results of a round, as the stages' keys have it, and the bundles and the template of the spec.
+DECIDING = (
+    *DECLARED["backflow"],
+    "environments/harnesses/**/*",
+    "evals/verifiers/**/*",
+    "stages/templates/default.yaml",
+    "requirements.lock",
+)
+PUBLISHED = ROOT / "docs" / "figures"
+DROPPED = frozenset({"all", "answers", "pairs", "loss", "curves"})  # long lists that no document quotes
+
+
+@dataclass(frozen=True)
+class Part:
+    """`command(work, out)`: arguments after `python -m`; `says(result)`: one line. `sources`: files it depends on.
+
+    `runs`: those of them that the kept work depends on, where they are fewer: hours of training are not repeated
+    because a table was changed.
+    """
+
+    what: str
+    command: Callable[[Path, Path], list[str]]
+    sources: tuple[str, ...]
+    says: Callable[[dict[str, Any]], str]
+    runs: tuple[str, ...] | None = None
+
+
+def _kill(work: Path, out: Path) -> list[str]:
+    return ["bench.kill", "--times", "20", "--out", str(out)]
+
+
+def _effect(work: Path, out: Path) -> list[str]:
+    seeds = ["--seeds", "0", "1", "2", "--rounds", "2"]
+    return ["bench.effect", *seeds, "--folder", str(work), "--out", str(out)]
+
+
+def _overhead(work: Path, out: Path) -> list[str]:
+    return ["bench.overhead", "--template", "default", "--folder", str(work), "--out", str(out)]
+
+
+def _overhead_tiny(work: Path, out: Path) -> list[str]:
+    return ["bench.overhead", "--template", "tiny", "--folder", str(work), "--out", str(out)]
+
+
+def _noop(work: Path, out: Path) -> list[str]:
+    return ["bench.noop", "--folder", str(work), "--out", str(out)]
+
+
+def _specs(work: Path, out: Path) -> list[str]:
+    return ["bench.specs", "--out", str(out)]
+
+
+def _sandbox(work: Path, out: Path) -> list[str]:
+    return ["bench.sandbox", "--out", str(out)]
+
+
+def _vllm(work: Path, out: Path) -> list[str]:
+    return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
+
+
+def _says_effect(r: dict[str, Any]) -> str:
+    last = r["pooled"][max(r["pooled"])]["held_out"]["pass@1"]
+    found = [f"{pair} {share(last[pair]['difference'], True)}" for pair in ("final-base", "rl-sft") if pair in last]
+    return f"held-out pass@1 of the last round, {len(r['seeds'])} seeds: {', '.join(found)}"
+
+
+def _says_overhead(r: dict[str, Any]) -> str:
+    ratio, more = r["ratio"]["median"], r["difference_s"]["median"]
+    return f"{r['template']}: {ratio:.3f} times the plain script, {more:+.1f} s, same weights"
+
+
+def _says_vllm(r: dict[str, Any]) -> str:
+    held = sum(r["checks"].values())
+    return f"{held} of {len(r['checks'])} checks, mean log-probability gap {r['logprob_gap_nats']['mean']:.1e} nats"
+
+
+def _says_sandbox(r: dict[str, Any]) -> str:
+    best = {kind: max(row["per_second"] for row in rates.values()) for kind, rates in r["rates"].items()}
+    return ", ".join(f"{kind}: {value:.1f} executions a second" for kind, value in best.items())
+
+
+def _says_kill(r: dict[str, Any]) -> str:
+    plain = {name: value for name, value in r.items() if isinstance(value, int | float | bool)}
+    return ", ".join(f"{name} {value}" for name, value in plain.items())
+
+
+# In this order: short ones first, so that an early error shows early.
+PARTS: dict[str, Part] = {
+    "specs": Part(
+        "malformed specs: exit 2, a line each, nothing written",
+        _specs,
+        ("schemas/*.py", "stages/spec*.py", "stages/templates/*", "flows/cli.py", "tests/stages/test_spec.py",
+         "evals/rules*", "bench/specs.py", "bench/noop.py"),
+        lambda r: f"{r['refused']} of {r['specs']} refused with exit 2, {r['in_one_line']} in exactly one line",
+    ),
+    "sandbox": Part(
+        "executions a second in the sandbox",
+        _sandbox,
+        ("environments/*.py", "environments/engines/*.py", "schemas/execution.py", "bench/sandbox.py"),
+        _says_sandbox,
+    ),
+    "noop": Part(
+        "seconds of a run with nothing to do",
+        _noop,
+        (*EVERYTHING, "bench/noop.py"),
+        lambda r: f"{r['seconds']['median']:.2f} s, median of {r['seconds']['n']} (limit {r['limit_s']:g} s)",
+    ),
+    "overhead-tiny": Part(
+        "fixed cost of a round beside a plain script",
+        _overhead_tiny,
+        (*EVERYTHING, "bench/overhead.py", "bench/plain.py"),
+        _says_overhead,
+    ),
+    "kill": Part(
+        "kill -9 at random moments, then the same digests",
+        _kill,
+        (*EVERYTHING, "bench/kill.py"),
+        _says_kill,
+    ),
+    "vllm": Part(
+        "the vllm sampler against a real server",
+        _vllm,
+        ("stages/samplers/*.py", "stages/rollout.py", "environments/**/*", "schemas/*.py", "bench/vllm_server.py"),
+        _says_vllm,
+    ),
+    "effect": Part(
+        "base, SFT, RL over 3 seeds and 2 rounds; buckets",
+        _effect,
+        (*DECIDING, "bench/effect.py"),
+        _says_effect,
+        runs=DECIDING,
+    ),
+    "overhead": Part(
+        "a real round beside a plain script",
+        _overhead,
+        (*EVERYTHING, "bench/overhead.py", "bench/plain.py"),
+        _says_overhead,
+    ),
+}  # fmt: skip
+
+
+def digest_of_part(name: str) -> str:
+    return sources_digest((*PARTS[name].sources, "bench/common.py"))
+
+
+def figure(folder: Path, name: str) -> dict[str, Any] | None:
+    """The part's file, or None when there is none that can be read."""
+    try:
+        found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return found
+
+
+def prove(folder: Path, name: str) -> bool:
+    """Bring one part to its figure. False when its benchmark failed; then an older figure stays."""
+    code, found = digest_of_part(name), figure(folder, name)
+    if found is not None and found["sources"] == code:
+        say(f"{name}: up to date")
+        return bool(found["holds"])
+    kept = sources_digest(PARTS[name].runs or PARTS[name].sources)
+    work = folder / "work" / f"{name}-{kept[:12]}"
+    work.mkdir(parents=True, exist_ok=True)
+    out = work / "result.json"
+    out.unlink(missing_ok=True)
+    arguments = PARTS[name].command(work, out)
+    say(f"{name}: {PARTS[name].what}")
+    before, began = load(), time.monotonic()
+    done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), check=False)
+    try:
+        result = json.loads(out.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        say(f"{name}: FAILED, exit {done.returncode}, no result")
+        return False
+    # A result with exit 1 is a figure whose claim does not hold: it is kept and shown as such.
+    write_json(
+        folder / f"{name}.json",
+        {
+            "part": name,
+            "what": PARTS[name].what,
+            "command": "python -m " + " ".join(arguments[:1] + _without_paths(arguments[1:])),
+            "sources": code,
+            "holds": done.returncode == 0,
+            "seconds": round(time.monotonic() - began, 1),
+            "load": [before, load()],
+            "machine": machine(),
+            "result": result,
+        },
+    )
+    return done.returncode == 0
+
+
+def _without_paths(arguments: list[str]) -> list[str]:
+    """The command as a reader would type it: places that only this run had are left as their names."""
+    return [f"{Path(word).name}" if word.startswith("/") else word for word in arguments]
+
+
+def overview(folder: Path, names: list[str]) -> str:
+    rows = []
+    for name in names:
+        found = figure(folder, name)
+        if found is None:
+            rows.append([name, "missing", "", PARTS[name].what])
+            continue
+        fresh = "holds" if found["holds"] else "DOES NOT HOLD"
+        state = fresh if found["sources"] == digest_of_part(name) else f"{fresh}, other sources"
+        rows.append([name, state, f"{found['seconds']:.0f}", PARTS[name].says(found["result"])])
+    return table(["part", "state", "seconds", "figure"], rows)
+
+
+def publish(folder: Path, names: list[str]) -> None:
+    for name in names:
+        found = figure(folder, name)
+        if found is not None:
+            write_json(PUBLISHED / f"{name}.json", shortened(found))
+            say(f"{name}: published as {(PUBLISHED / f'{name}.json').relative_to(ROOT)}")
+
+
+def shortened(value: Any) -> Any:
+    """Without the long lists; everything else as it is."""
+    if isinstance(value, dict):
+        return {key: shortened(item) for key, item in value.items() if key not in DROPPED}
+    return [shortened(item) for item in value] if isinstance(value, list) else value
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"all when left out: {', '.join(PARTS)}")
+    parser.add_argument("--folder", type=Path, default=ROOT / "proofs")
+    parser.add_argument("--publish", action="store_true", help="copy the figures to docs/figures/")
+    parser.add_argument("--list", action="store_true", help="run nothing; show what there is")
+    options = parser.parse_args()
+    unknown = [name for name in options.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: no such part; one of {', '.join(PARTS)}")
+    names = [name for name in PARTS if not options.parts or name in options.parts]
+    folder = options.folder.resolve()
+    failed = [name for name in ([] if options.list else names) if not prove(folder, name)]
+    if options.publish:
+        publish(folder, names)
+    print(overview(folder, names))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The Prefect server of one run: a process of ours on loopback, started before Prefect is imported here.
+
+Prefect would start one by itself, but late, on a port drawn by chance, and one that outlives a killed run. This one
+starts while this process imports what the stages need, takes a port that is already bound, is told apart from Ctrl-C,
+and ends with its parent, however that ends (Linux: the kernel tells it). A server named by PREFECT_API_URL is used as it is.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from schemas.errors import InfrastructureError
+
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 5.0
+_SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+_PR_SET_PDEATHSIG = 1
+
+
+class Server:
+    """A server that is starting, or runs."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: int, log: Path) -> None:
+        self.process, self.log = process, log
+        self._told, self._answers = told, False
+
+    def answers(self, within_s: float = 0.0) -> bool:
+        """Whether it takes requests. Raises InfrastructureError when it ended instead."""
+        if not self._answers and select.select([self._told], [], [], within_s)[0]:
+            if not os.read(self._told, 1):
+                raise InfrastructureError(f"Prefect server: ended before it answered; see {self.log}, then run again")
+            self._answers = True
+        return self._answers
+
+    def wait(self) -> None:
+        """Raises InfrastructureError when it does not answer in time."""
+        if not self.answers(START_TIMEOUT_S):
+            raise InfrastructureError(
+                f"Prefect server: no answer within {START_TIMEOUT_S:.0f} s; see {self.log}, then run again"
+            )
+
+    def stop(self) -> None:
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(STOP_TIMEOUT_S)
+        self.process.kill()
+        self.process.wait()
+
+
+def start(workspace: Path) -> Server | None:
+    """Start the server of this process and name it in PREFECT_API_URL; None when a server is named already.
+
+    It stops after everything that Prefect itself does at exit, since what is registered first runs last.
+    """
+    if os.environ.get("PREFECT_API_URL"):
+        return None
+    log = workspace / ".postloop" / "prefect.log"
+    log.parent.mkdir(exist_ok=True)
+    told, tell = os.pipe()
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener, log.open("ab") as sink:
+        port = listener.getsockname()[1]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.embedded", *map(str, (listener.fileno(), tell, os.getpid()))],
+            cwd=Path(__file__).resolve().parents[1],
+            env={**os.environ, **_SERVER_ENVIRONMENT},
+            pass_fds=(listener.fileno(), tell),
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
+    os.close(tell)
+    server = Server(process, told, log)
+    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    atexit.register(server.stop)
+    return server
+
+
+def import_until(modules: Iterable[str], ready: Callable[[], bool]) -> None:
+    """Import what is needed later anyway, one after the other, until there is something better to do."""
+    for name in modules:
+        if ready():
+            return
+        importlib.import_module(name)
+
+
+def _serve(listener: int, tell: int, parent: int) -> None:
+    """Body of the server process."""
+    _end_with(parent)
+    import uvicorn
+
+    class Telling(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                os.write(tell, b"!")
+            os.close(tell)
+
+    config = uvicorn.Config(
+        "prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on", timeout_graceful_shutdown=1
+    )
+    Telling(config).run(sockets=[socket.socket(fileno=listener)])
+
+
+def _end_with(parent: int) -> None:
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:  # it ended before we could ask
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    _serve(*(int(argument) for argument in sys.argv[1:4]))
