@@ -148,7 +148,10 @@ def _equal(found: dict[str, Any], expected: dict[str, str]) -> bool:
 
 
 def _shown(found: dict[str, Any], expected: dict[str, str]) -> str:
-    moments = ", ".join(f"{moment:.1f} s ({len(at)} records)" for moment, at in zip(found["moments_s"], found["records_at_kill"], strict=True))
+    moments = ", ".join(
+        f"{moment:.1f} s ({len(at)} records)"
+        for moment, at in zip(found["moments_s"], found["records_at_kill"], strict=True)
+    )
     if _equal(found, expected):
         return f"killed at {moments}: equal"
     differing = [stage for stage in STAGES if found["digests"].get(stage) != expected.get(stage)]

@@ -4,8 +4,10 @@
 
 Each part is a benchmark of this folder, run as a process of its own; its JSON appears as FOLDER/PART.json by rename,
 so a kill leaves the old figure or the new one. A part whose file was made by the same sources is not run again, and
-long parts keep what they finished in FOLDER/work, named by those sources: the next call goes on. A part that fails
-does not stop the others. --publish copies the files, without the long lists, to docs/figures/.
+long parts keep what they finished in FOLDER/work, named by those sources: the next call goes on. A part that fails, or
+whose claim did not hold, does not stop the others and is run again by the next call.
+
+--publish copies the files, without the long lists, to docs/figures/.
 Exit 0 when every part that was asked for has a figure whose claim holds, else 1.
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import ROOT, environment, load, machine, say, share, sources_digest, table, write_json
+from schemas.errors import EXIT_DONE, EXIT_NO
 from stages.keys import DECLARED
 
 PACKAGES = ("schemas/**/*", "environments/**/*", "evals/**/*", "stages/**/*")
@@ -35,12 +38,13 @@ DECIDING = (
     "requirements.lock",
 )
 PUBLISHED = ROOT / "docs" / "figures"
-DROPPED = frozenset({"all", "answers", "pairs", "loss", "curves"})  # long lists that no document quotes
+# Long lists that no document quotes.
+DROPPED = frozenset({"all", "answers", "pairs", "loss", "curves", "trials", "digests", "moments", "spec"})
 
 
 @dataclass(frozen=True)
 class Part:
-    """`command(work, out)`: arguments after `python -m`; `says(result)`: one line. `sources`: files it depends on.
+    """`command(work, out)`: arguments after `python -m`. `says(result)`: one line. `sources`: files it depends on.
 
     `runs`: those of them that the kept work depends on, where they are fewer: hours of training are not repeated
     because a table was changed.
@@ -108,8 +112,7 @@ def _says_sandbox(r: dict[str, Any]) -> str:
 
 
 def _says_kill(r: dict[str, Any]) -> str:
-    plain = {name: value for name, value in r.items() if isinstance(value, int | float | bool)}
-    return ", ".join(f"{name} {value}" for name, value in plain.items())
+    return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
 
 # In this order: short ones first, so that an early error shows early.
@@ -183,23 +186,22 @@ def figure(folder: Path, name: str) -> dict[str, Any] | None:
 def prove(folder: Path, name: str) -> bool:
     """Bring one part to its figure. False when its benchmark failed; then an older figure stays."""
     code, found = digest_of_part(name), figure(folder, name)
-    if found is not None and found["sources"] == code:
+    if found is not None and found["sources"] == code and found["holds"]:
         say(f"{name}: up to date")
-        return bool(found["holds"])
+        return True
     kept = sources_digest(PARTS[name].runs or PARTS[name].sources)
     work = folder / "work" / f"{name}-{kept[:12]}"
     work.mkdir(parents=True, exist_ok=True)
     out = work / "result.json"
-    out.unlink(missing_ok=True)
+    stale = _changed_ns(out)  # left there: some parts go on from it
     arguments = PARTS[name].command(work, out)
     say(f"{name}: {PARTS[name].what}")
     before, began = load(), time.monotonic()
     done = subprocess.run([sys.executable, "-m", *arguments], cwd=ROOT, env=environment(), check=False)
-    try:
-        result = json.loads(out.read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
+    if done.returncode not in (EXIT_DONE, EXIT_NO) or _changed_ns(out) == stale:
         say(f"{name}: FAILED, exit {done.returncode}, no result")
         return False
+    result = json.loads(out.read_text(encoding="utf-8"))
     # A result with exit 1 is a figure whose claim does not hold: it is kept and shown as such.
     write_json(
         folder / f"{name}.json",
@@ -208,14 +210,18 @@ def prove(folder: Path, name: str) -> bool:
             "what": PARTS[name].what,
             "command": "python -m " + " ".join(arguments[:1] + _without_paths(arguments[1:])),
             "sources": code,
-            "holds": done.returncode == 0,
+            "holds": done.returncode == EXIT_DONE,
             "seconds": round(time.monotonic() - began, 1),
             "load": [before, load()],
             "machine": machine(),
             "result": result,
         },
     )
-    return done.returncode == 0
+    return done.returncode == EXIT_DONE
+
+
+def _changed_ns(path: Path) -> int | None:
+    return path.stat().st_mtime_ns if path.is_file() else None
 
 
 def _without_paths(arguments: list[str]) -> list[str]:

@@ -94,7 +94,9 @@ def _context(space: Any, number: int) -> Any:
 @command
 def init(
     folder: Annotated[Path, typer.Argument(help="a new or empty folder")],
-    template: Annotated[Template, typer.Option(help="default: a real 135M model; tiny: seconds, learns nothing")] = Template.DEFAULT,
+    template: Annotated[
+        Template, typer.Option(help="default: a real 135M model; tiny: seconds, learns nothing")
+    ] = Template.DEFAULT,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:

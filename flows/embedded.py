@@ -107,7 +107,11 @@ def _serve(listener: int, tell: int, parent: int) -> None:
             os.close(tell)
 
     config = uvicorn.Config(
-        "prefect.server.api.server:create_app", factory=True, log_level="error", lifespan="on", timeout_graceful_shutdown=1
+        "prefect.server.api.server:create_app",
+        factory=True,
+        log_level="error",
+        lifespan="on",
+        timeout_graceful_shutdown=1,
     )
     Telling(config).run(sockets=[socket.socket(fileno=listener)])
 

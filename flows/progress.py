@@ -38,7 +38,8 @@ def reporter(stage: str, quiet: bool = False) -> Iterator[Report]:
     if not console.is_terminal:
         yield Lines(stage)
         return
-    columns = (SpinnerColumn(), TextColumn(f"[bold]{stage:>10}[/] {{task.description}}"), BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
+    what = TextColumn(f"[bold]{stage:>10}[/] {{task.description}}")
+    columns = (SpinnerColumn(), what, BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
 

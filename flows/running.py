@@ -52,7 +52,7 @@ class PrefectFanOut:
         return [result for future in futures for result in future.result()]
 
 
-def runner(workers: int) -> ThreadPoolTaskRunner[Any]:
+def runner(workers: int) -> Any:
     return ThreadPoolTaskRunner(max_workers=workers)
 
 

@@ -131,8 +131,10 @@ def _await(name: str, process: subprocess.Popen[bytes], health: str, log: Path) 
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise InfrastructureError(f"{name} server: ended with {process.returncode} before it answered; see {log}")
-        with suppress(urllib.error.URLError, ConnectionError, TimeoutError):
-            with urllib.request.urlopen(health, timeout=2):  # noqa: S310 - loopback, our own port
-                return
+        with (
+            suppress(urllib.error.URLError, ConnectionError, TimeoutError),
+            urllib.request.urlopen(health, timeout=2),  # noqa: S310 - loopback, our own port
+        ):
+            return
         time.sleep(0.2)
     raise InfrastructureError(f"{name} server: no answer at {health} within {START_TIMEOUT_S:.0f} s; see {log}")

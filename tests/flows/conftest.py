@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.record import STAGES
 from stages.spec import dump_default
 from stages.workspace import Workspace
 
@@ -74,3 +76,55 @@ def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = cli("run", "--rounds", "2", "-w", space.root)
     assert done.returncode == 0, done.stderr[-4000:]
     return Finished(space, done.stdout, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    space: Workspace
+    at: list[str]  # stages recorded when it was interrupted
+    code: int
+    stderr: str
+    again: Result
+    orphans: list[int]
+
+
+@pytest.fixture(scope="session")
+def interrupted(
+    finished: Finished, environment: dict[str, str], cli: Cli, tmp_path_factory: pytest.TempPathFactory
+) -> Interrupted:
+    """A round that Ctrl-C stopped during its training and that a second `postloop run` finished. It hands nothing over."""
+    text = tiny_spec().replace("max_buckets: 1", "max_buckets: 0")
+    space = Workspace.create(tmp_path_factory.mktemp("interrupted") / "loop", text)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flows.cli", "run", "-w", str(space.root)],
+        cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    await_(lambda: space.has(1, "data") or process.poll() is not None, 300)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGINT)  # what a terminal does: the whole group gets it
+    _, stderr = process.communicate(timeout=60)
+    at: list[str] = [stage for stage in STAGES if space.has(1, stage)]
+    left = processes_of(space.root)
+    return Interrupted(space, at, process.returncode, stderr, cli("run", "-w", space.root), left)
+
+
+def await_(holds: Callable[[], bool], at_most_s: float) -> None:
+    deadline = time.monotonic() + at_most_s
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {at_most_s:.0f} s"
+        time.sleep(0.1)
+
+
+def processes_of(root: Path) -> list[int]:
+    """Processes that were started for this workspace and still run: its path is in their arguments or environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            told = (process / "cmdline").read_bytes() + b"\0" + (process / "environ").read_bytes()
+            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        except OSError:  # it ended, or belongs to another user
+            continue
+        if str(root).encode() in told and not ended and int(process.name) != os.getpid():
+            found.append(int(process.name))
+    return found

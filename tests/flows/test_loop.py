@@ -1,0 +1,199 @@
+"""Two rounds of the loop: what they leave, what the second has from the first, and what a broken machine does to them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+from conftest import Cli, Finished, Interrupted, tiny_spec
+
+from schemas.backflow import BackflowRecord
+from schemas.data import DataRecord
+from schemas.evaluation import EvaluationRecord
+from schemas.goal import GoalRecord
+from schemas.record import STAGES, Record, StageName
+from schemas.task import Task
+from stages.workspace import Workspace
+
+
+def git(root: Path, *arguments: str) -> list[str]:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def record(finished: Finished, number: int, stage: StageName) -> Record:
+    found = finished.space.read(number, stage)
+    assert found is not None
+    return found
+
+
+# --- what is left
+
+
+def test_each_round_has_six_records_and_its_pins(finished: Finished) -> None:
+    for number in (1, 2):
+        assert list(finished.space.records(number)) == list(STAGES)
+        pin = finished.space.pins(number)
+        assert pin is not None
+        assert {"base", "environment", "harness", "verifier", "template", "tasks"} <= set(pin.pins)
+
+
+def test_each_stage_is_a_commit_with_its_record_and_its_pointers(finished: Finished) -> None:
+    subjects = [line for line in git(finished.root, "log", "--reverse", "--format=%s") if line.startswith("round ")]
+    assert subjects == [f"round {number}: {stage}" for number in (1, 2) for stage in STAGES]
+    tracked = set(git(finished.root, "ls-files"))
+    for number in (1, 2):
+        for stage, found in finished.space.records(number).items():
+            assert f"rounds/{number:04d}/{stage}.json" in tracked
+            for ref in found.artifacts.values():
+                assert {f"{ref.path}.dvc", f"{ref.path}.manifest.json"} <= tracked
+    assert git(finished.root, "status", "--porcelain", "--", "rounds", "artifacts") == []
+
+
+def test_times_lie_beside_the_records_and_in_no_digest(finished: Finished) -> None:
+    for stage in STAGES:
+        assert finished.space.telemetry(1, stage)["seconds"] > 0
+        text = (finished.space.folder(1) / f"{stage}.json").read_text()
+        assert not re.search(r'"(seconds|sample_s|execute_s|host|time|path_of_workspace)"', text)
+        assert str(finished.root) not in text
+
+
+def test_every_trained_row_points_to_the_trajectory_verdict_and_reward_behind_it(finished: Finished) -> None:
+    from stages.attempts import read_attempts, read_edges
+
+    folder = finished.space.open_artifact(record(finished, 2, "data").artifacts["demonstrations"])
+    attempts = {one.trajectory.id: one for one in read_attempts(folder / "attempts.parquet")}
+    edges = read_edges(folder / "edges.parquet")
+    rows = (folder / "demonstrations.jsonl").read_text().splitlines()
+    assert len(edges) == len(rows) == len(attempts) > 0
+    for edge in edges:
+        assert edge.trajectory is not None
+        attempt = attempts[edge.trajectory]
+        assert (edge.verdict, edge.reward) == (attempt.verdict.digest(), attempt.reward.digest())
+        assert attempt.verdict.passed
+
+
+# --- the loop closes
+
+
+def test_what_round_1_hands_over_is_in_the_goal_the_data_and_the_training_of_round_2(finished: Finished) -> None:
+    handed, goals = record(finished, 1, "backflow"), [record(finished, number, "goal") for number in (1, 2)]
+    data = [record(finished, number, "data") for number in (1, 2)]
+    assert isinstance(handed, BackflowRecord)
+    assert isinstance(goals[0], GoalRecord)
+    assert isinstance(goals[1], GoalRecord)
+    assert isinstance(data[0], DataRecord)
+    assert isinstance(data[1], DataRecord)
+    approved = [item for item in handed.material if item.approved and item.kind == "tasks"]
+    assert approved
+    assert (goals[0].goal_version, goals[1].goal_version) == (1, 2)
+    assert goals[1].material == approved
+    assert data[0].routed_tasks == 0
+    assert data[1].routed_tasks == sum(item.amount for item in approved)
+    folder = finished.space.open_artifact(data[1].artifacts["tasks"])
+    tasks = [Task.model_validate_json(line) for line in (folder / "tasks.jsonl").read_text().splitlines()]
+    routed = [task for task in tasks if task.made_by.startswith("backflow:")]
+    assert {task.made_by for task in routed} == {f"backflow:{item.bucket}" for item in approved}
+    assert {task.family for task in routed} == {item.family for item in approved}
+    assert {task.split.value for task in routed} == {"train"}
+    assert data[1].demonstrations["backflow"] > data[0].demonstrations["backflow"] == 0
+    assert record(finished, 1, "sft").inputs["demonstrations"] != record(finished, 2, "sft").inputs["demonstrations"]
+
+
+def test_round_2_says_for_each_bucket_of_round_1_how_large_it_was_and_is(finished: Finished) -> None:
+    before, after = record(finished, 1, "backflow"), record(finished, 2, "backflow")
+    assert isinstance(before, BackflowRecord)
+    assert isinstance(after, BackflowRecord)
+    assert before.changes == []
+    assert {change.bucket for change in after.changes} == {bucket.id for bucket in before.buckets}
+    assert [bucket.treated for bucket in before.buckets].count(True) == 1, "tiny.yaml treats one bucket; others compare"
+    seen = {trajectory for one in (before, after) for bucket in one.buckets for trajectory in bucket.members}
+    assert len(seen) == sum(len(b.members) for one in (before, after) for b in one.buckets), "never on the same seeds"
+
+
+def test_the_base_is_evaluated_once(finished: Finished) -> None:
+    first, second = (record(finished, number, "evaluation") for number in (1, 2))
+    assert isinstance(first, EvaluationRecord)
+    assert isinstance(second, EvaluationRecord)
+    shared = {n for n in first.artifacts if n.startswith("attempts-")} & set(second.artifacts)
+    base = {result.checkpoint for one in (first, second) for result in one.results if result.policy == "base"}
+    assert len(base) == 1
+    assert len(shared) == 1
+    name = shared.pop()
+    assert first.artifacts[name] == second.artifacts[name]
+    assert {result.policy for result in second.results} >= {"base", "sft", "rl"}
+
+
+# --- same key, nothing to do
+
+
+def test_a_stage_whose_inputs_did_not_change_repeats_the_record_of_the_round_that_has_it(
+    cli: Cli, interrupted: Interrupted, tmp_path: Path
+) -> None:
+    root = tmp_path / "loop"
+    shutil.copytree(interrupted.space.root, root, symlinks=True)
+    plan = json.loads(cli("plan", "-w", root, "--json").stdout)
+    assert plan["stages"][0] == {"stage": "goal", "action": "reuse", "why": "same key as round 1", "attempts": 0}
+    done = cli("run", "--next", "-w", root)
+    assert done.returncode == 0, done.stderr
+    space = Workspace.open(root)
+    for stage in STAGES[:5]:
+        first, again = space.read(1, stage), space.read(2, stage)
+        assert first is not None
+        assert again is not None
+        assert (first.reused_from, again.reused_from) == (None, 1), stage
+        assert again.content_digest() == first.content_digest()
+    backflow = space.read(2, "backflow")
+    assert backflow is not None
+    assert backflow.reused_from is None, "it has a round before it to compare with now"
+    assert len(git(root, "log", "--format=%s")) == 13
+
+
+# --- MLflow
+
+
+def test_a_round_is_a_parent_run_and_a_stage_a_run_in_it(finished: Finished) -> None:
+    with sqlite3.connect(f"file:{finished.root / '.postloop' / 'mlflow.db'}?mode=ro", uri=True) as database:
+        runs = database.execute("select run_uuid, status from runs where lifecycle_stage = 'active'").fetchall()
+        tags = database.execute("select run_uuid, key, value from tags").fetchall()
+    of = {run: {key: value for owner, key, value in tags if owner == run} for run, _ in runs}
+    parents = {run: of[run]["postloop.round"] for run in of if "mlflow.parentRunId" not in of[run]}
+    assert sorted(parents.values()) == ["1", "2"]
+    nested = [(parents[t["mlflow.parentRunId"]], t["postloop.stage"]) for t in of.values() if "mlflow.parentRunId" in t]
+    assert sorted(nested) == sorted((str(number), stage) for number in (1, 2) for stage in STAGES)
+    assert {status for _, status in runs} == {"FINISHED"}
+
+
+# --- a broken machine
+
+
+def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
+    cli: Cli, finished: Finished, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("git", "python3"):
+        found = shutil.which(name)
+        assert found
+        (tools / name).symlink_to(found)
+    space = Workspace.create(tmp_path / "loop", f"{tiny_spec()}\nruntime: {{stage_retries: 0}}\n")
+    broken = cli("run", "--until", "goal", "-w", space.root, env={"PATH": str(tools)})
+    assert broken.returncode == 3, broken.stderr
+    told = [line for line in broken.stderr.splitlines() if line.startswith("postloop: ")]
+    assert len(told) == 1
+    assert "bwrap" in told[0]
+    assert "Traceback" not in broken.stderr
+    assert space.rounds() == []
+    assert git(space.root, "log", "--format=%s") == ["a new workspace"]
+    repaired = cli("run", "--until", "goal", "-w", space.root)
+    assert repaired.returncode == 0, repaired.stderr
+    goal = space.read(1, "goal")
+    first = finished.space.read(1, "goal")
+    assert goal is not None
+    assert first is not None
+    assert goal.content_digest() == first.content_digest()
+    assert not list((space.root / ".postloop").glob("tmp-*"))

@@ -1,0 +1,122 @@
+"""How stages run under Prefect: what is tried again, and how work fans out."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import InputError, IntegrityError, PostloopError, SamplerError, SandboxError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A real Prefect, with a server of this process. Named before Prefect is imported."""
+    from flows import embedded
+    from flows.settings import prepare
+
+    root: Path = tmp_path_factory.mktemp("prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("PREFECT_API_URL", "PREFECT_HOME"):
+            patch.delenv(name, raising=False)
+        prepare(root)
+        server = embedded.start(root)
+        assert server is not None
+        server.wait()
+        yield
+
+
+class Failing:
+    """Fails with each of the errors, one after the other, and then succeeds."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.calls = list(errors), 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "done"
+
+
+def run_task(body: Callable[[], Any], retries: int) -> Any:
+    from prefect import flow, task
+    from prefect.cache_policies import NO_CACHE
+
+    from flows.running import infrastructure_only
+
+    made = task(
+        name="stage", retries=retries, retry_delay_seconds=0.01, retry_condition_fn=infrastructure_only,
+        cache_policy=NO_CACHE, persist_result=False,
+    )(lambda: body())  # fmt: skip
+
+    @flow(name="retries", persist_result=False)
+    def whole() -> Any:
+        return made()
+
+    return whole()
+
+
+def test_a_machine_that_failed_twice_is_given_a_third_try() -> None:
+    body = Failing(SandboxError("bwrap died"), SamplerError("no answer"))
+    assert run_task(body, retries=2) == "done"
+    assert body.calls == 3
+
+
+def test_retries_are_counted_and_the_last_error_leaves_as_it_was() -> None:
+    body = Failing(*(SandboxError(f"try {number}") for number in range(5)))
+    with pytest.raises(SandboxError, match="try 1"):
+        run_task(body, retries=1)
+    assert body.calls == 2
+
+
+@pytest.mark.parametrize("error", [InputError("wrong"), IntegrityError("damaged"), ValueError("a defect")])
+def test_wrong_input_damaged_content_and_defects_are_not_tried_again(error: Exception) -> None:
+    body = Failing(error)
+    with pytest.raises(type(error), match=str(error)):
+        run_task(body, retries=3)
+    assert body.calls == 1
+
+
+def in_flow(workers: int, fn: Callable[[int], Any], items: range) -> list[Any]:
+    from prefect import flow
+
+    from flows.running import PrefectFanOut, runner
+
+    @flow(name="fan", persist_result=False, task_runner=runner(workers))
+    def whole() -> list[Any]:
+        return PrefectFanOut(workers)(fn, items)
+
+    return whole()
+
+
+@pytest.mark.parametrize("count", [0, 3, 4, 5, 40, 41])
+def test_fan_out_keeps_the_order(count: int) -> None:
+    threads: set[str] = set()
+
+    def late_when_even(item: int) -> int:
+        threads.add(threading.current_thread().name)
+        time.sleep(0.002 * (item % 2 == 0))
+        return item * item
+
+    assert in_flow(2, late_when_even, range(count)) == [item * item for item in range(count)]
+    assert (len(threads) > 1) == (count > 4), "few items are not worth a task"
+
+
+def test_an_error_of_one_item_is_raised_after_the_other_chunks_have_ended() -> None:
+    ended: list[int] = []
+
+    def work(item: int) -> int:
+        if item == 0:
+            raise SandboxError("item 0 broke")
+        time.sleep(0.01)
+        ended.append(item)
+        return item
+
+    with pytest.raises(PostloopError, match="item 0 broke"):
+        in_flow(2, work, range(32))
+    assert {item for item in range(32) if item >= 8} <= set(ended)
