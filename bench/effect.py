@@ -235,12 +235,14 @@ def pooled(pairs: Sequence[tuple[int, PerTask, PerTask]], **how: Any) -> dict[st
 
 
 def between(points: Sequence[float], confidence: float) -> dict[str, Any]:
-    """Mean of the seeds' values and its t interval; none with fewer than two seeds."""
+    """Mean of the seeds' values and its t interval; none with fewer than two seeds, or where all are equal."""
     from scipy.stats import t
 
     if len(points) < 2:
         return {"mean": points[0] if points else None, "sd": None, "low": None, "high": None, "n": len(points)}
     mean, sd = statistics.fmean(points), statistics.stdev(points)
+    if sd == 0.0:
+        return {"mean": round(mean, 6), "sd": 0.0, "low": None, "high": None, "n": len(points)}
     reach = float(t.ppf((1 + confidence) / 2, len(points) - 1)) * sd / math.sqrt(len(points))
     return {
         "mean": round(mean, 6), "sd": round(sd, 6), "low": round(mean - reach, 6), "high": round(mean + reach, 6),

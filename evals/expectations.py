@@ -97,7 +97,8 @@ def _quiet_great_expectations() -> Any:
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
     import great_expectations
 
-    logging.getLogger("great_expectations").setLevel(logging.WARNING)  # it announces each temporary folder
+    for name in ("great_expectations", "great_expectations.data_context.types.base"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # the second sets its own, to announce temporary folders
     return great_expectations
 
 

@@ -28,14 +28,17 @@ START_TIMEOUT_S = 90.0
 
 
 def write_schedule(workspace: Path, cron: str) -> Path:
-    """Keep the declared schedule. Raises InputError for an expression that Prefect would not take."""
+    """Keep the declared schedule. Raises InputError for an expression that is not five fields that Prefect takes."""
     from prefect.client.schemas.schedules import CronSchedule
     from pydantic import ValidationError
 
+    problem = f"schedule: {cron!r} is no cron expression; five fields, e.g. '0 2 * * *' for two at night"
+    if len(cron.split()) != 5:  # Prefect would also take seconds and years
+        raise InputError(problem)
     try:
         CronSchedule(cron=cron)
     except ValidationError as error:
-        raise InputError(f"schedule: {cron!r} is no cron expression; five fields, e.g. '0 2 * * *' for two at night") from error
+        raise InputError(problem) from error
     path = workspace / FILE
     write_durably(path, json.dumps({"cron": cron}).encode() + b"\n")
     return path

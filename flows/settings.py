@@ -11,7 +11,7 @@ from pathlib import Path
 QUIET = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "false",
-    "PREFECT_LOGGING_LEVEL": "ERROR",
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",  # a failed task is told once, by the command line
     "PREFECT_LOGGING_SERVER_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_TASKS_REFRESH_CACHE": "false",
@@ -26,6 +26,7 @@ QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "TQDM_DISABLE": "1",
     "OMP_WAIT_POLICY": "PASSIVE",
 }
 

@@ -32,6 +32,11 @@ class Sampling(Frozen):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=96, ge=1, description="new tokens a turn")
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    threads: int = Field(
+        default=2,
+        ge=1,
+        description="CPU threads of the model, in training too: another count sums in another order and rounds differently",
+    )
     batch: int = Field(
         default=128,
         ge=1,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from schemas.base import Digest
@@ -43,9 +43,22 @@ class Step:
     key: Digest | None = None
 
 
+@dataclass
+class _Foreseeing(Context):
+    """A context in which what would be reused is there already, so that the stages after it have their keys."""
+
+    foreseen: dict[StageName, Record] = field(default_factory=dict)
+
+    def record(self, stage: StageName, round: int | None = None) -> Any:
+        if round in (None, self.round) and stage in self.foreseen:
+            return self.foreseen[stage]
+        return super().record(stage, round)
+
+
 def plan(ctx: Context) -> list[Step]:
     """For each stage of the round: done, reused, to be run, or not known yet because a stage before it has to run first."""
     steps: list[Step] = []
+    ctx = _Foreseeing(**{item.name: getattr(ctx, item.name) for item in fields(Context)})
     for stage in STAGES:
         if ctx.workspace.has(ctx.round, stage):
             steps.append(Step(stage, "done", "its record is written"))
@@ -55,14 +68,11 @@ def plan(ctx: Context) -> list[Step]:
             continue
         key, _ = key_of(ctx, stage)
         found = ctx.workspace.reuse(ctx.round, stage, key)
-        if found is not None:
-            steps.append(Step(stage, "reuse", f"same key as round {found.reused_from}", key))
-        else:
+        if found is None:
             steps.append(Step(stage, "run", changed(ctx, stage, key), key))
-        if found is not None and any(
-            not ctx.workspace.has(ctx.round, before) for before in STAGES[: STAGES.index(stage)]
-        ):
-            steps[-1] = Step(stage, "unknown", "depends on a stage that has to run first")
+        else:
+            steps.append(Step(stage, "reuse", f"same key as round {found.reused_from}", key))
+            ctx.foreseen[stage] = found
     return steps
 
 

@@ -25,7 +25,7 @@ from stages.context import Context
 from stages.data import bench_pins, load_demonstrations, load_tasks, round_robin
 from stages.equipment import equip, errors_in
 from stages.models import checkpoint_of, fetch
-from stages.samplers import open_sampler
+from stages.samplers import open_sampler, use_threads
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -84,6 +84,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
     origin, parent = start_checkpoint(ctx)
     start = folder_of(ctx, origin)
     loss: list[float] = []
+    use_threads(goal.spec.sampling.threads)
     with scratch(ctx.workspace) as work:
         for number, phase in enumerate(spec.phases):
             out, adapter = work / f"{number}-merged", work / f"{number}-adapter"

@@ -104,6 +104,7 @@ def open_sampler(
     if engine == "transformers" and not strategy:
         from stages.samplers.transformers_sampler import TransformersSampler
 
+        use_threads(sampling.threads)
         return TransformersSampler(checkpoint, dtype=sampling.dtype, device=runtime.device)
     if engine == "vllm" and not strategy:
         from stages.samplers.vllm_sampler import VllmSampler
@@ -120,3 +121,10 @@ def open_sampler(
     raise InputError(
         f"sampling.engine {sampling.engine!r}: no such engine; use transformers, vllm or scripted[:strategy]"
     )
+
+
+def use_threads(count: int) -> None:
+    """CPU threads of every model of this process from now on: part of what is computed, so the spec says how many."""
+    import torch
+
+    torch.set_num_threads(count)

@@ -5,6 +5,8 @@ Not covered: architectures whose GGUF transformers cannot read; it says so itsel
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -29,10 +31,12 @@ def convert_gguf(gguf: Path, folder: Path, name: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    progress = io.StringIO()  # the conversion draws a bar of its own on stderr
     where: dict[str, Any] = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**where)
-        model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+        with contextlib.redirect_stderr(progress):
+            model = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
     except (OSError, ValueError, KeyError, NotImplementedError) as error:
         reason = str(error).splitlines()[0][:200]
         raise InputError(

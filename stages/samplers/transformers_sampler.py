@@ -3,7 +3,8 @@
 What saves time: each distinct prompt is prefilled once and its cache repeated for the group; finished rows leave the
 batch; the cache of a trajectory is kept for its next turn within a byte budget, and is otherwise made again. What makes
 it repeatable: a random stream for each trajectory and turn (see streams.py), a batch whose composition is recorded in
-`place`, and no hidden state: the same call gives the same bits. Another composition changes the last bits.
+`place`, and no hidden state: the same call gives the same bits. Another composition of the batch, or another number of
+threads, changes the last bits of a large model's logits, and so now and then a token.
 
 Not covered: models with sliding-window or recurrent layers, several devices, speculative decoding.
 """
@@ -321,8 +322,8 @@ def _places(prompts: list[_Prompt], rows: int) -> list[BatchPlace]:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Dropout off while sampling, and one thread for a small model, then as it was. Threads change no bit of a result;
-    a small model gains nothing from a second one and waits for it on a busy machine."""
+    """Dropout off while sampling, and one thread for a small model, then as it was: a small model gains nothing from a
+    second thread and waits for it on a busy machine."""
     training, threads = bool(model.training), torch.get_num_threads()
     model.eval()
     if sum(parameter.numel() for parameter in model.parameters()) < ONE_THREAD_BELOW:

@@ -145,9 +145,7 @@ class VllmSampler:
         try:
             response = self._client.request(method, self.url + path, json=body)
         except httpx.TimeoutException as error:
-            raise self._error(
-                f"no answer to {path} in time", "check its load, or lower sampling.batch"
-            ) from error
+            raise self._error(f"no answer to {path} in time", "check its load, or lower sampling.batch") from error
         except httpx.HTTPError as error:
             raise self._error(f"cannot be reached ({error})", "start it, or correct runtime.vllm_url") from error
         except httpx.InvalidURL as error:

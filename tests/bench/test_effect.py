@@ -37,6 +37,7 @@ def test_pairs_are_made_within_a_seed_only() -> None:
 
 def test_between_seeds_needs_two_of_them_and_is_a_t_interval() -> None:
     assert between([0.3], 0.95)["low"] is None
+    assert between([0.0, 0.0, 0.0], 0.95)["low"] is None, "equal values are no certainty"
     found = between([0.1, 0.2, 0.3], 0.95)
     assert found["mean"] == pytest.approx(0.2)
     assert found["high"] - found["mean"] == pytest.approx(4.3027 * 0.1 / 3**0.5, abs=1e-4)
