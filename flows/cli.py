@@ -11,6 +11,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -365,7 +366,9 @@ def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
     from stages.spec import load_spec
 
     space = _open(workspace)
-    serve_until_stopped(space.root, load_spec(space.root / "goal.yaml").runtime.tracking_uri)
+    signal.signal(signal.SIGTERM, _interrupt)  # until Prefect's runner takes it over
+    with suppress(KeyboardInterrupt):
+        serve_until_stopped(space.root, load_spec(space.root / "goal.yaml").runtime.tracking_uri)
     return EXIT_DONE
 
 

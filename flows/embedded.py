@@ -15,12 +15,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from schemas.errors import InfrastructureError
 
+SOURCES = Path(__file__).resolve().parents[1]
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 5.0
 _SERVER_ENVIRONMENT = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
@@ -71,7 +72,7 @@ def start(workspace: Path) -> Server | None:
         port = listener.getsockname()[1]
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.embedded", *map(str, (listener.fileno(), tell, os.getpid()))],
-            cwd=Path(__file__).resolve().parents[1],
+            cwd=SOURCES,
             env={**os.environ, **_SERVER_ENVIRONMENT},
             pass_fds=(listener.fileno(), tell),
             stdin=subprocess.DEVNULL,
@@ -116,7 +117,13 @@ def _serve(listener: int, tell: int, parent: int) -> None:
     Telling(config).run(sockets=[socket.socket(fileno=listener)])
 
 
+def tied(argv: Sequence[str]) -> list[str]:
+    """The command line that runs `argv` as a process that ends with this one. Start it in the folder of our sources."""
+    return [sys.executable, "-m", "flows.embedded", "exec", str(os.getpid()), *argv]
+
+
 def _end_with(parent: int) -> None:
+    """Linux keeps this over exec."""
     if sys.platform == "linux":
         import ctypes
 
@@ -126,4 +133,7 @@ def _end_with(parent: int) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1] == "exec":
+        _end_with(int(sys.argv[2]))
+        os.execv(sys.argv[3], sys.argv[3:])  # noqa: S606 - the command that `tied` was given
     _serve(*(int(argument) for argument in sys.argv[1:4]))

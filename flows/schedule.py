@@ -20,11 +20,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flows import embedded
 from schemas.errors import InfrastructureError, InputError
 from stages.artifacts import write_durably
 
 FILE = "schedule.json"
 START_TIMEOUT_S = 90.0
+# MLflow would start eight processes of 250 MB for jobs that nobody here submits.
+_SERVERS_ENVIRONMENT = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
 
 def write_schedule(workspace: Path, cron: str) -> Path:
@@ -112,11 +115,19 @@ def _free_port() -> int:
 
 @contextmanager
 def _process(name: str, argv: list[str], workspace: Path, health: str) -> Iterator[None]:
-    """A server of ours, ended with us: its own process group, so that its workers go with it."""
+    """A server of ours, ended with us, also when we are killed: its own process group, so that its workers go with it."""
     log = workspace / ".postloop" / f"{name.lower()}.log"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as sink:
-        process = subprocess.Popen(argv, stdout=sink, stderr=sink, stdin=subprocess.DEVNULL, start_new_session=True)
+        process = subprocess.Popen(
+            embedded.tied(argv),
+            cwd=embedded.SOURCES,
+            env={**os.environ, **_SERVERS_ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+        )
     try:
         _await(name, process, health, log)
         yield

@@ -21,11 +21,11 @@ from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
 from stages.context import Context
-from stages.data import bench_pins, load_tasks, round_robin
 from stages.equipment import equip, errors_in
 from stages.rl import final_checkpoint
 from stages.samplers import open_sampler
 from stages.sft import folder_of, rollout_sections
+from stages.tasks import bench_pins, load_tasks, round_robin
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 

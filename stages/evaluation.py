@@ -25,12 +25,12 @@ from schemas.verdict import Status
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
 from stages.context import Context
-from stages.data import bench_pins, load_tasks
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import fetch
 from stages.rl import final_checkpoint
 from stages.samplers import open_sampler
 from stages.sft import rollout_sections
+from stages.tasks import bench_pins, load_tasks
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 Policy = tuple[str, Path | ArtifactRef, Digest]

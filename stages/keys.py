@@ -37,7 +37,7 @@ _GOAL = (
     "stages/samplers/*.py",
     "stages/goal.py",
 )
-_DATA = (*_GOAL, "stages/data.py", "stages/expectations.py")
+_DATA = (*_GOAL, "stages/data.py", "stages/tasks.py", "stages/demonstrations.py")
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")

@@ -25,11 +25,12 @@ from schemas.trajectory import Attempt, Purpose, UseEdge
 from stages.artifacts import scratch, store
 from stages.attempts import write_attempts, write_edges
 from stages.context import Context
-from stages.data import bench_pins, edge_of, load_tasks
+from stages.demonstrations import edge_of
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import checkpoint_of, fetch
 from stages.samplers import Sampler, open_sampler
 from stages.sft import choosing, mover, rollout_sections
+from stages.tasks import bench_pins, load_tasks
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 

@@ -22,10 +22,11 @@ from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import scratch, store
 from stages.attempts import write_attempts
 from stages.context import Context
-from stages.data import bench_pins, load_demonstrations, load_tasks, round_robin
+from stages.demonstrations import load_demonstrations
 from stages.equipment import equip, errors_in
 from stages.models import checkpoint_of, fetch
 from stages.samplers import open_sampler, use_threads
+from stages.tasks import bench_pins, load_tasks, round_robin
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 

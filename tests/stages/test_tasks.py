@@ -10,8 +10,8 @@ from environments.sources import default
 from schemas.bucket import Material, Route
 from schemas.data import SourceSpec
 from schemas.task import Split, Task
-from stages.data import round_robin, route_tasks, select
 from stages.spec import dump_default
+from stages.tasks import round_robin, route_tasks, select
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,133 @@
+"""Demonstrations: written from gold through the harness, or verified training rollouts of earlier rounds.
+
+All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from environments.sources.splits import order
+from schemas.base import canonical
+from schemas.data import DataRecord
+from schemas.errors import InfrastructureError
+from schemas.goal import GoalRecord
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt, Purpose, UseEdge
+from schemas.verdict import Status
+from stages.attempts import read_attempts, write_attempts, write_edges
+from stages.context import Context
+from stages.equipment import Equipment, errors_in
+from stages.models import fetch
+from stages.rollout import Setting
+from stages.samplers.scripted_sampler import ScriptedSampler
+from stages.tasks import bucket_of, round_robin
+
+
+def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> dict[str, list[Attempt]]:
+    """Source -> verified attempts. All of them are rollouts through the harness, judged like any other."""
+    spec = goal.spec.data.demonstrations
+    training = [task for task in tasks if task.split is Split.TRAIN]
+    wanted: list[Task] = []
+    for skill, count in sorted(spec.gold.items()):
+        wanted += round_robin([t for t in training if t.skill == skill and bucket_of(t) is None], count, goal.spec.seed)
+    routed = _routed_demonstrations(goal, training, {task.id for task in wanted})
+    tasks_shown = {task.id: task for task in (*wanted, *routed)}
+    gold = ScriptedSampler(fetch(goal.spec.model, ctx.cache), tasks_shown, "gold")
+    asked = bench.requests(list(tasks_shown.values()), 1, Purpose.DEMONSTRATION, gold.policy)
+    attempts = bench.attempt(gold, asked, setting=_written(goal))
+    kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "rejection": [], "past": []}
+    chosen = {task.id for task in wanted}
+    for attempt in attempts:
+        if attempt.verdict.status is Status.ERROR:
+            continue
+        if not attempt.verdict.passed:
+            raise InfrastructureError(
+                f"demonstration {attempt.trajectory.task_id}: gold does not pass through harness {goal.spec.harness}; "
+                "the harness and the verifier disagree about this task"
+            )
+        kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
+    ctx.telemetry.put("demonstration_errors", errors_in(attempts))
+    kept["past"] = _past(ctx, spec.from_past_rounds, {task.id: task for task in training}, chosen, goal.spec.seed)
+    return kept
+
+
+def _written(goal: GoalRecord) -> Setting:
+    """Demonstrations are written, not sampled: a turn may take up to half the context, whatever a policy may."""
+    spec = goal.spec
+    limit = spec.budgets.max_context_tokens // 2
+    written = spec.sampling.model_copy(update={"engine": "scripted:gold", "max_tokens": limit})
+    return Setting(sampling=written, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
+
+
+def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set[str]) -> list[Task]:
+    """Tasks demonstrated for buckets: those of a bucket owned by SFT, and half of the new tasks of one owned by data."""
+    picked: list[Task] = []
+    for item in goal.material:
+        taken = used | {task.id for task in picked}
+        if item.kind == "demonstrations":
+            pool = [t for t in training if t.family == item.family and t.id not in taken]
+            picked += round_robin(pool, item.amount, goal.spec.seed)
+        elif item.kind == "tasks":
+            pool = [t for t in training if bucket_of(t) == item.bucket and t.id not in taken]
+            picked += round_robin(pool, max(1, item.amount // 2), goal.spec.seed)
+    return picked
+
+
+def _past(ctx: Context, at_most: int, training: dict[str, Task], taken: set[str], seed: int) -> list[Attempt]:
+    """Rejection sampling for free: training-pool rollouts of earlier rounds that were verified, newest first, one a task."""
+    found: dict[str, Attempt] = {}
+    for record in reversed(ctx.earlier("rl")):
+        if not at_most or "attempts" not in record.artifacts:
+            continue
+        for attempt in read_attempts(ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet"):
+            trajectory = attempt.trajectory
+            task = training.get(trajectory.task_id)
+            clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL
+            if clean and task is not None and task.digest() == trajectory.task and task.id not in taken:
+                found.setdefault(task.id, attempt)
+    return [found[task] for task in sorted(found, key=lambda task: order(seed, task))[:at_most]]
+
+
+def row_of(source: str, attempt: Attempt) -> dict[str, Any]:
+    """A demonstration in TRL's conversational format, with what it came from."""
+    trajectory = attempt.trajectory
+    return {
+        "id": trajectory.id,
+        "source": source,
+        "task_id": trajectory.task_id,
+        "family": trajectory.family,
+        "messages": trajectory.conversation(),
+    }
+
+
+def edge_of(use: Any, row: str, attempt: Attempt, advantage: float | None = None, step: int | None = None) -> UseEdge:
+    """From a used row to the trajectory, verdict and reward behind it."""
+    return UseEdge(
+        use=use,
+        row=row,
+        trajectory=attempt.trajectory.id,
+        task=attempt.trajectory.task,
+        verdict=attempt.verdict.digest(),
+        reward=attempt.reward.digest(),
+        rules=attempt.reward.rules,
+        advantage=advantage,
+        step=step,
+    )
+
+
+def write_demonstrations(
+    folder: Path, rows: list[dict[str, Any]], attempts: list[Attempt], edges: list[UseEdge]
+) -> None:
+    (folder / "demonstrations.jsonl").write_bytes(b"".join(canonical(row) + b"\n" for row in rows))
+    write_attempts(folder / "attempts.parquet", attempts)
+    write_edges(folder / "edges.parquet", edges)
+
+
+def load_demonstrations(ctx: Context) -> list[dict[str, Any]]:
+    record: DataRecord = ctx.record("data")
+    folder = ctx.workspace.open_artifact(record.artifacts["demonstrations"])
+    return [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text("utf-8").splitlines()]

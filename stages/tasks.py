@@ -1,0 +1,180 @@
+"""Tasks: chosen from the seed data, made for buckets, proven on the real engine, and quarantined when a proof fails."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from environments.bundles import tree_digest
+from environments.sources import default
+from environments.sources.repair import fresh_repair_tasks
+from environments.sources.splits import order
+from evals.contamination import near_copies
+from evals.verify import Verifier
+from schemas.base import Digest, digest_of
+from schemas.bucket import Material
+from schemas.data import DataRecord, DataSpec, SourceSpec
+from schemas.errors import InfrastructureError, InputError
+from schemas.goal import GoalRecord
+from schemas.task import Split, Task, TaskProof
+from schemas.verdict import Status
+from stages.context import Context, chunks
+
+
+def seed_folder(ctx: Context, spec: DataSpec) -> Path:
+    """The embedded families are generated into the cache; a folder of one's own is read where it is."""
+    if spec.seed_data != "default":
+        folder = ctx.workspace.root / spec.seed_data
+        if not folder.is_dir():
+            raise InputError(
+                f"data.seed_data: {spec.seed_data} is no folder of the workspace; name one with *.jsonl tasks"
+            )
+        return folder
+    folder = ctx.cache / f"seed_data-{tree_digest(Path(default.__file__).parent)[:12]}"
+    if not folder.is_dir():
+        part = folder.with_name(f"{folder.name}.{os.getpid()}")
+        default.build(part)
+        os.replace(part, folder)
+    return folder
+
+
+def seed_digest(folder: Path) -> Digest:
+    return digest_of(
+        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob("*.jsonl"))}
+    )
+
+
+def bench_pins(goal: GoalRecord) -> dict[str, Digest]:
+    """What every attempt of the round depends on, whatever the stage."""
+    return {
+        "environment": goal.environment.layer,
+        "variables": goal.environment.model_copy(update={"layer": "0" * 64}).digest(),
+        "limits": goal.spec.environment.limits.digest(),
+        "base": goal.base.weights,
+        "tokenizer": goal.base.tokenizer,
+        "template": goal.base.template,
+        "harness": goal.bundles.harness,
+        "verifier": goal.bundles.verifier,
+    }
+
+
+def select(pool: Sequence[Task], sources: Iterable[SourceSpec], seed: int) -> list[Task]:
+    """The counts of the spec, taken origin by origin in turn, so that no function or question dominates a split."""
+    picked: list[Task] = []
+    for source in sources:
+        for split in Split:
+            wanted = int(getattr(source, split.value))
+            candidates = [task for task in pool if task.skill == source.skill and task.split is split]
+            picked += round_robin(candidates, wanted, seed)
+    return picked
+
+
+def round_robin(tasks: Sequence[Task], wanted: int, seed: int) -> list[Task]:
+    """`wanted` tasks, one of each origin before a second of any; within an origin one family before a second of it."""
+    by_origin: dict[str, list[Task]] = defaultdict(list)
+    for task in sorted(tasks, key=lambda task: order(seed, task.id)):
+        by_origin[task.origin].append(task)
+    queues = [by_origin[origin] for origin in sorted(by_origin, key=lambda origin: order(seed, origin))]
+    ranked = [(position, index, task) for index, queue in enumerate(queues) for position, task in enumerate(queue)]
+    return [task for _, _, task in sorted(ranked, key=lambda item: item[:2])[:wanted]]
+
+
+def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequence[Task], seed: int) -> list[Task]:
+    """New training tasks for buckets: fresh mutants of training functions, or unused training tasks of the family."""
+    used = {task.id for task in chosen}
+    made: list[Task] = []
+    for item in material:
+        if item.kind != "tasks" or not item.amount:
+            continue
+        by = f"backflow:{item.bucket}"
+        if item.operators:
+            origins = sorted({t.origin for t in pool if t.skill == "repair" and t.split is Split.TRAIN})
+            fresh = fresh_repair_tasks(seed, origins, item.operators, used, item.amount, made_by=by)
+        else:
+            left = [t for t in pool if t.family == item.family and t.split is Split.TRAIN and t.id not in used]
+            fresh = [t.model_copy(update={"made_by": by}) for t in round_robin(left, item.amount, seed)]
+        used |= {task.id for task in fresh}
+        made += fresh
+    return made
+
+
+def prove(ctx: Context, verifier: Verifier, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
+    """Gold, start and wrong outcome through the real engine. Proofs of an equal task under equal pins are taken over."""
+    known = _known_proofs(ctx, runs)
+    fresh = [task for task in tasks if task.digest() not in known]
+    for done, part in enumerate(chunks(fresh, 64)):
+        ctx.progress("proving tasks", done * 64, len(fresh))
+        for proof in _prove_part(ctx, verifier, part, runs):
+            known[proof.task_digest] = proof
+    ctx.progress("proving tasks", len(fresh), len(fresh))
+    return [known[task.digest()] for task in tasks]
+
+
+def _prove_part(ctx: Context, verifier: Verifier, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
+    golds = [verifier.judge_many([(t, t.gold) for t in tasks], ctx.fan_out, repeat=n) for n in range(runs)]
+    noops = verifier.judge_many([(t, {}) for t in tasks], ctx.fan_out)
+    wrongs = verifier.judge_many([(t, t.wrong) for t in tasks], ctx.fan_out)
+    broken = [v.reason for row in (*golds, noops, wrongs) for v in row if v.status is Status.ERROR]
+    if broken:
+        raise InfrastructureError(f"proof of tasks: {len(broken)} runs lost to infrastructure, first: {broken[0]}")
+    proofs = []
+    for index, task in enumerate(tasks):
+        passes = sum(bool(row[index].passed) for row in golds)
+        agree = len({row[index].model_copy(update={"repeat": 0}).digest() for row in golds}) == 1
+        intact = task.made_by == "intact"
+        facts = {
+            "gold does not pass": passes == runs,
+            "repeats disagree": agree,
+            "start tree passes": intact or not noops[index].passed,
+            "wrong outcome passes": not wrongs[index].passed,
+        }
+        proofs.append(
+            TaskProof(
+                task_id=task.id,
+                task_digest=task.digest(),
+                gold_passes=passes,
+                runs=runs,
+                noop_fails=not noops[index].passed,
+                wrong_fails=not wrongs[index].passed,
+                agree=agree,
+                reason=next((reason for reason, holds in facts.items() if not holds), None),
+            )
+        )
+    return proofs
+
+
+def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
+    """From earlier rounds of equal image, limits and verifier: a task is proven once."""
+    goal: GoalRecord = ctx.record("goal")
+    found: dict[str, TaskProof] = {}
+    for record in ctx.earlier("data"):
+        same = all(record.inputs.get(pin) == bench_pins(goal)[pin] for pin in ("environment", "limits", "verifier"))
+        if same and "proofs" in record.artifacts:
+            lines = (ctx.workspace.open_artifact(record.artifacts["proofs"]) / "proofs.jsonl").read_text("utf-8")
+            proofs = [TaskProof.model_validate_json(line) for line in lines.splitlines()]
+            found.update({proof.task_digest: proof for proof in proofs if proof.runs == runs})
+    return found
+
+
+def sort_out(tasks: Sequence[Task], proofs: Sequence[TaskProof], spec: DataSpec) -> tuple[list[Task], dict[str, str]]:
+    """Proven tasks, and id -> reason of the quarantined. A training task close to an evaluation task goes too."""
+    quarantined = {proof.task_id: proof.reason for proof in proofs if proof.reason}
+    training = [task for task in tasks if task.split is Split.TRAIN]
+    measuring = [task for task in tasks if task.split is not Split.TRAIN]
+    copies = near_copies(training, measuring, spec.contamination_ngram, spec.contamination_share)
+    quarantined |= dict.fromkeys(copies, "near copy of an evaluation task")
+    return [task for task in tasks if task.id not in quarantined], quarantined
+
+
+def bucket_of(task: Task) -> str | None:
+    """The bucket of the last rounds that a task was made for; None for one of the seed data."""
+    return task.made_by.removeprefix("backflow:") if task.made_by.startswith("backflow:") else None
+
+
+def load_tasks(ctx: Context, round: int | None = None) -> list[Task]:
+    record: DataRecord = ctx.record("data", round)
+    folder = ctx.workspace.open_artifact(record.artifacts["tasks"])
+    return [Task.model_validate_json(line) for line in (folder / "tasks.jsonl").read_text("utf-8").splitlines()]
