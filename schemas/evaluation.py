@@ -31,7 +31,9 @@ class EvaluationSpec(Frozen):
     )
     promotion_suite: str = "held_out"
     audit_gap_above: float = Field(
-        default=0.05, ge=0, description="alarm: training verifier minus audit verifier, share"
+        default=0.05,
+        ge=0,
+        description="alarm: share of scored attempts that the training verifier passes and the audit does not",
     )
 
 
@@ -40,7 +42,8 @@ class EvaluationRecord(Record):
     results: list[SuiteResult] = Field(default_factory=list)
     paired: list[Paired] = Field(default_factory=list)
     audit_gap: dict[str, float | None] = Field(
-        default_factory=dict, description="suite -> training minus audit pass share"
+        default_factory=dict,
+        description="suite -> share of scored attempts passed by the training verifier and not by the audit",
     )
     promoted: bool = False
     champion: Digest | None = Field(default=None, description="weights of the champion after this round")

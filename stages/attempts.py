@@ -133,7 +133,15 @@ def _attempt_schema() -> Any:
         }
     )  # fmt: skip
     sampling = pa.struct(
-        {"engine": text, "temperature": real, "top_p": real, "max_tokens": whole, "dtype": text, "threads": whole, "batch": whole}
+        {
+            "engine": text,
+            "temperature": real,
+            "top_p": real,
+            "max_tokens": whole,
+            "dtype": text,
+            "threads": whole,
+            "batch": whole,
+        }
     )
     check = pa.struct({"name": text, "role": text, "passed": flag, "detail": text})
     verdict = pa.struct(

@@ -23,7 +23,6 @@ from stages.attempts import read_attempts, write_attempts
 from stages.context import Context
 from stages.equipment import equip, errors_in
 from stages.rl import final_checkpoint
-from stages.samplers import open_sampler
 from stages.sft import folder_of, rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin
 
@@ -89,9 +88,9 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     chosen = [task for part in halves(dev) for task in round_robin(part, half, goal.spec.seed)]
     artifact, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
-        sampler = open_sampler(goal.spec.sampling, folder_of(ctx, artifact), ctx.runtime)
+        sampler = bench.sampler(folder_of(ctx, artifact))
         requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
-        return bench.attempt(sampler, requests, audit=True)
+        return bench.attempt(sampler, requests, audit="all")
 
 
 def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:

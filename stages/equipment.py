@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Literal
 
 from environments.bundles import Bundle
 from environments.engines import open_engine
@@ -26,9 +26,8 @@ from schemas.trajectory import Attempt, Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.context import Context
 from stages.rollout import RolloutRequest, Setting, rollout
-
-if TYPE_CHECKING:
-    from stages.samplers import Sampler
+from stages.samplers import Sampler, open_sampler
+from stages.tasks import load_tasks
 
 
 def image_of(spec: GoalSpec, cache: Path) -> tuple[Environment, Path]:
@@ -61,6 +60,12 @@ class Equipment:
             for i in range(samples)
         ]
 
+    def sampler(self, checkpoint: Path) -> Sampler:
+        """The spec's sampler over a model folder; a scripted one is told the round's tasks."""
+        sampling = self.goal.spec.sampling
+        tasks = {task.id: task for task in load_tasks(self.context)} if sampling.engine.startswith("scripted") else None
+        return open_sampler(sampling, checkpoint, self.context.runtime, tasks)
+
     def setting(self) -> Setting:
         spec = self.goal.spec
         return Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
@@ -71,9 +76,12 @@ class Equipment:
         requests: Sequence[RolloutRequest],
         *,
         setting: Setting | None = None,
-        audit: bool = False,
+        audit: Literal["none", "passes", "all"] = "none",
     ) -> list[Attempt]:
-        """Roll out, judge and price. What infrastructure broke comes back as an error verdict without a reward."""
+        """Roll out, judge and price. What infrastructure broke comes back as an error verdict without a reward.
+
+        `audit`: which outcomes the audit verifier judges too; a reward without the goal shows among the passes alone.
+        """
         ctx = self.context
         trajectories, measured = rollout(
             sampler, self.harness, self.runner, list(requests), setting or self.setting(), ctx.fan_out, ctx.progress
@@ -82,9 +90,12 @@ class Equipment:
             ctx.telemetry.add(name, amount)
         tasks = [request.task for request in requests]
         verdicts = self._judge(self.verifier, tasks, trajectories)
-        audits: Sequence[Verdict | None] = [None] * len(tasks)
-        if audit and self.audit:
-            audits = self._judge(self.audit, tasks, trajectories)
+        audits: list[Verdict | None] = [None] * len(tasks)
+        if self.audit and audit != "none":
+            looked_at = [i for i, verdict in enumerate(verdicts) if audit == "all" or verdict.passed]
+            again = self._judge(self.audit, [tasks[i] for i in looked_at], [trajectories[i] for i in looked_at])
+            for i, verdict in zip(looked_at, again, strict=True):
+                audits[i] = verdict
         return [
             Attempt(
                 trajectory=trajectory,

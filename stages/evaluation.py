@@ -28,7 +28,6 @@ from stages.context import Context
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import fetch
 from stages.rl import final_checkpoint
-from stages.samplers import open_sampler
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
@@ -139,12 +138,12 @@ def _measure(
             taken = {suite: read_attempts(folder / f"{suite}.parquet") for suite in suites}
             return record.artifacts[label], taken
     folder = ctx.workspace.open_artifact(where) if isinstance(where, ArtifactRef) else where
-    sampler = open_sampler(spec.sampling, folder, ctx.runtime)
+    sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
     for suite in spec.evaluation.suites:
         ctx.progress(f"evaluating {name} on {suite.name}", len(attempts), len(suites))
         requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
-        attempts[suite.name] = bench.attempt(sampler, requests, audit=True)
+        attempts[suite.name] = bench.attempt(sampler, requests, audit="passes")
 
     def write(target: Path) -> None:
         for suite, rows in attempts.items():
@@ -200,12 +199,16 @@ def _gates(
 
 
 def _audit(spec: EvaluationSpec, attempts: dict[str, list[Attempt]]) -> tuple[dict[str, float | None], list[Alarm]]:
-    """Training verifier against audit verifier on the same outcomes: what one passes and the other does not."""
+    """Share of the scored attempts that the training verifier passes and the audit verifier does not, by suite.
+
+    Only passes are audited here: a hole in the training verifier cannot show elsewhere. An audit that broke says nothing.
+    """
     gaps: dict[str, float | None] = {}
     for suite, rows in attempts.items():
-        both = [a for a in rows if a.audit and a.verdict.status is Status.SCORED and a.audit.status is Status.SCORED]
-        passed = [(bool(a.verdict.passed), bool(a.audit and a.audit.passed)) for a in both]
-        gaps[suite] = sum(t - u for t, u in passed) / len(passed) if passed else None
+        scored = [a for a in rows if a.verdict.status is Status.SCORED]
+        known = [a for a in scored if not a.verdict.passed or (a.audit and a.audit.status is Status.SCORED)]
+        contested = sum(bool(a.verdict.passed and a.audit and not a.audit.passed) for a in known)
+        gaps[suite] = contested / len(known) if known else None
     found = [
         Alarm(
             name="audit_gap",

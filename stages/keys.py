@@ -35,9 +35,10 @@ _GOAL = (
     "stages/models.py",
     "stages/rollout*.py",
     "stages/samplers/*.py",
+    "stages/tasks.py",
     "stages/goal.py",
 )
-_DATA = (*_GOAL, "stages/data.py", "stages/tasks.py", "stages/demonstrations.py")
+_DATA = (*_GOAL, "stages/data.py", "stages/demonstrations.py")
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")

@@ -28,7 +28,7 @@ from stages.context import Context
 from stages.demonstrations import edge_of
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import checkpoint_of, fetch
-from stages.samplers import Sampler, open_sampler
+from stages.samplers import Sampler
 from stages.sft import choosing, mover, rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
@@ -125,7 +125,7 @@ def _write(folder: Path, done: _Run) -> None:
 
 def _headroom(ctx: Context, goal: GoalRecord, bench: Equipment, start: Path) -> list[Attempt]:
     spec = goal.spec.rl.headroom
-    sampler = open_sampler(goal.spec.sampling, start, ctx.runtime)
+    sampler = bench.sampler(start)
     tasks = choosing(ctx, goal.spec.rl.skills, spec.tasks)
     return bench.attempt(sampler, bench.requests(tasks, spec.samples, Purpose.HEADROOM, sampler.policy))
 
@@ -246,7 +246,7 @@ def _dpo(
     from stages.trainers.dpo import Pair, train_dpo
 
     stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
-    sampler = open_sampler(goal.spec.sampling, start, ctx.runtime)
+    sampler = bench.sampler(start)
     pairs: list[Pair] = []
     for done_groups in range(0, phase.groups, 8):
         tasks = stream.take(min(8, phase.groups - done_groups))

@@ -25,7 +25,7 @@ from stages.context import Context
 from stages.demonstrations import load_demonstrations
 from stages.equipment import equip, errors_in
 from stages.models import checkpoint_of, fetch
-from stages.samplers import open_sampler, use_threads
+from stages.samplers import use_threads
 from stages.tasks import bench_pins, load_tasks, round_robin
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
@@ -131,5 +131,5 @@ def choosing(ctx: Context, skills: list[str], count: int) -> list[Task]:
 def _gate_attempts(ctx: Context, goal: GoalRecord, checkpoint: ArtifactRef) -> list[Attempt]:
     tasks = choosing(ctx, [], goal.spec.sft.gate_tasks)
     with equip(ctx, goal) as bench:
-        sampler = open_sampler(goal.spec.sampling, ctx.workspace.open_artifact(checkpoint), ctx.runtime)
+        sampler = bench.sampler(ctx.workspace.open_artifact(checkpoint))
         return bench.attempt(sampler, bench.requests(tasks, 2, Purpose.DEMONSTRATION, sampler.policy))

@@ -7,29 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tiny_loop import REPOSITORY, Cli, Finished, Interrupted, Result, await_, processes_of, tiny_spec
 
 from schemas.record import STAGES
-from stages.spec import dump_default
 from stages.workspace import Workspace
-
-REPOSITORY = Path(__file__).resolve().parents[2]
-Result = subprocess.CompletedProcess[str]
-Cli = Callable[..., Result]
-
-# Whatever fails is owed to data, so that round 1 always hands tasks to round 2.
-ROUTES = """\
-routes:
-  - {id: everything, cause: coverage, route: data, when: {}, because: a test wants new tasks}
-"""
-
-
-def tiny_spec() -> str:
-    return f"{dump_default('tiny')}\n{ROUTES}"
 
 
 @pytest.fixture(scope="session")
@@ -58,17 +42,6 @@ def cli(environment: dict[str, str]) -> Cli:
     return run
 
 
-@dataclass(frozen=True)
-class Finished:
-    space: Workspace
-    output: str
-    seconds: float  # wall, both rounds
-
-    @property
-    def root(self) -> Path:
-        return self.space.root
-
-
 @pytest.fixture(scope="session")
 def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     space = Workspace.create(tmp_path_factory.mktemp("finished") / "loop", tiny_spec())
@@ -76,16 +49,6 @@ def finished(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     done = cli("run", "--rounds", "2", "-w", space.root)
     assert done.returncode == 0, done.stderr[-4000:]
     return Finished(space, done.stdout, time.monotonic() - began)
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    space: Workspace
-    at: list[str]  # stages recorded when it was interrupted
-    code: int
-    stderr: str
-    again: Result
-    orphans: list[int]
 
 
 @pytest.fixture(scope="session")
@@ -107,24 +70,3 @@ def interrupted(
     at: list[str] = [stage for stage in STAGES if space.has(1, stage)]
     left = processes_of(space.root)
     return Interrupted(space, at, process.returncode, stderr, cli("run", "-w", space.root), left)
-
-
-def await_(holds: Callable[[], bool], at_most_s: float) -> None:
-    deadline = time.monotonic() + at_most_s
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {at_most_s:.0f} s"
-        time.sleep(0.1)
-
-
-def processes_of(root: Path) -> list[int]:
-    """Processes that were started for this workspace and still run: its path is in their arguments or environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            told = (process / "cmdline").read_bytes() + b"\0" + (process / "environ").read_bytes()
-            ended = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-        except OSError:  # it ended, or belongs to another user
-            continue
-        if str(root).encode() in told and not ended and int(process.name) != os.getpid():
-            found.append(int(process.name))
-    return found

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-from conftest import Cli, Finished, Interrupted, tiny_spec
+from tiny_loop import Cli, Finished, Interrupted, tiny_spec
 
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
