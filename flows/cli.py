@@ -206,7 +206,7 @@ def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
     from stages import rounds as progress
 
     if server is not None:
-        embedded.import_until(_needed_later(space), server.answers)
+        embedded.import_until(_needed_later(space, until), server.answers)
         server.wait()
     while progress.complete_rounds(space) < wanted:
         round_flow(str(space.root), until, quiet)
@@ -214,13 +214,15 @@ def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
             return
 
 
-def _needed_later(space: Any) -> list[str]:
+def _needed_later(space: Any, until: Any) -> list[str]:
     """Modules with heavy imports that the stages still to be run will need."""
     from stages import rounds as progress
 
     number = progress.open_round(space)
-    left = progress.missing(space, number) if number else STAGES
-    return ["stages.samplers.transformers_sampler"] + (["stages.trainers.grouped"] if "rl" in left else [])
+    left = progress.missing(space, number) if number else list(STAGES)
+    wanted = set(left) & set(STAGES[: STAGES.index(until) + 1] if until else STAGES)
+    sampling, training = wanted - {"goal"}, wanted & {"sft", "rl"}
+    return ["stages.samplers.transformers_sampler"] * bool(sampling) + ["stages.trainers.grouped"] * bool(training)
 
 
 def _interrupt(number: int, frame: Any) -> None:

@@ -61,7 +61,7 @@ def interrupted(
     process = subprocess.Popen(
         [sys.executable, "-m", "flows.cli", "run", "-w", str(space.root)],
         cwd=REPOSITORY, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
+        text=True, start_new_session=True, preexec_fn=_takes_ctrl_c,
     )  # fmt: skip
     await_(lambda: space.has(1, "data") or process.poll() is not None, 300)
     time.sleep(1)
@@ -70,3 +70,8 @@ def interrupted(
     at: list[str] = [stage for stage in STAGES if space.has(1, stage)]
     left = processes_of(space.root)
     return Interrupted(space, at, process.returncode, stderr, cli("run", "-w", space.root), left)
+
+
+def _takes_ctrl_c() -> None:
+    """Tests that run in the background of a script have it ignored, and hand that down."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
