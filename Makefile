@@ -48,7 +48,7 @@ sandbox:
 # The seed data is rebuilt from its sources and must match the pin in datasets.dvc.
 .cache/datasets.matches: $(VENV)/.installed datasets.dvc $(wildcard environments/sources/*.py environments/sources/library/*.py)
 	@$(BIN)/python -m environments.sources.default datasets
-	@$(BIN)/dvc status -q datasets.dvc || \
+	@$(BIN)/python -m stages.dvc datasets.dvc || \
 	  { echo "datasets: what the sources make differs from its pin in datasets.dvc; if the change is meant: $(BIN)/dvc add datasets" >&2; exit 2; }
 	@mkdir -p $(@D) && touch $@
 

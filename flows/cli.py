@@ -7,7 +7,6 @@ commands that need them, so that `status` answers at once.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import traceback
 from collections.abc import Callable
@@ -198,9 +197,9 @@ def run(
 
 def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
     """In this process: Prefect is imported only now, and only one flow run a stage is made."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    from flows import embedded
+    from flows import embedded, stopping
 
+    stopping.install()
     server = embedded.start(space.root)
     from flows.loop import round_flow
     from stages import rounds as progress
@@ -223,10 +222,6 @@ def _needed_later(space: Any, until: Any) -> list[str]:
     wanted = set(left) & set(STAGES[: STAGES.index(until) + 1] if until else STAGES)
     sampling, training = wanted - {"goal"}, wanted & {"sft", "rl"}
     return ["stages.samplers.transformers_sampler"] * bool(sampling) + ["stages.trainers.grouped"] * bool(training)
-
-
-def _interrupt(number: int, frame: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _summary(space: Any, as_json: bool, show: bool = True) -> int:
@@ -364,11 +359,12 @@ def schedule(
 @command
 def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
     """Run the schedule: local Prefect and MLflow on loopback, one round at a time, until stopped."""
+    from flows import stopping
     from flows.schedule import serve as serve_until_stopped
     from stages.spec import load_spec
 
     space = _open(workspace)
-    signal.signal(signal.SIGTERM, _interrupt)  # until Prefect's runner takes it over
+    stopping.install()  # until Prefect's runner takes it over
     with suppress(KeyboardInterrupt):
         serve_until_stopped(space.root, load_spec(space.root / "goal.yaml").runtime.tracking_uri)
     return EXIT_DONE

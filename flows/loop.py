@@ -20,6 +20,7 @@ from flows.review import track
 from flows.rl import rl_flow
 from flows.running import held, runner
 from flows.sft import sft_flow
+from flows.stopping import check
 from schemas.errors import InfrastructureError
 from schemas.record import STAGES, StageName
 from stages.rounds import open_round
@@ -49,6 +50,7 @@ def run_round(space: Workspace, number: int, until: StageName | None, quiet: boo
     """The caller holds the workspace's lock."""
     workers = load_spec(space.root / "goal.yaml").runtime.workers
     for stage in STAGES:
+        check()
         if not space.has(number, stage):
             FLOWS[stage].with_options(task_runner=runner(workers))(str(space.root), number, quiet)
             if track_runs:

@@ -17,6 +17,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.progress import reporter
 from flows.settings import cache_folder
+from flows.stopping import check
 from schemas.errors import InfrastructureError
 from schemas.record import Record, StageName
 from stages.context import Context, FanOut, Telemetry, chunks
@@ -78,13 +79,18 @@ def _run(stage: StageName, space: Workspace, round: int, quiet: bool) -> Record:
 
     def attempt() -> Record:
         with reporter(stage, quiet) as report:
+
+            def progress(what: str, done: int, total: int | None = None) -> None:
+                check()
+                report(what, done, total)
+
             ctx = Context(
                 workspace=space,
                 round=round,
                 spec=spec,
                 cache=cache_folder(space.root),
                 fan_out=fan_out(spec.runtime.workers),
-                progress=report,
+                progress=progress,
                 telemetry=Telemetry(),
             )
             return run_stage(ctx, stage)

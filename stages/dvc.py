@@ -260,3 +260,22 @@ def _failures(root: Path, verb: str) -> Iterator[None]:
         shutil.rmtree(root / ".postloop" / "dvc", ignore_errors=True)
         what = cause or type(error).__name__
         raise InfrastructureError(f"workspace {root}: dvc {verb}: {what}; correct that and run again") from error
+
+
+def matches(pointer: Path) -> bool:
+    """Whether the content beside a .dvc pointer is what it pins, by DVC's own hash; the cache need not hold it.
+
+    `dvc status` answers another question: in a fresh clone it calls content changed that is only not cached.
+    """
+    with _failures(pointer.parent, "status"):
+        from dvc.repo import Repo
+
+        with Repo(str(pointer.parent.resolve())) as repo:
+            found = repo.stage.load_file(str(pointer.resolve()))
+            return not any(out.changed_checksum() for stage in found for out in stage.outs)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.exit(not all(matches(Path(name)) for name in sys.argv[1:]))
