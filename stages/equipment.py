@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -33,7 +34,15 @@ from stages.tasks import load_tasks
 def image_of(spec: GoalSpec, cache: Path) -> tuple[Environment, Path]:
     """The round's image, built or taken from the cache, and the folder of its root file system."""
     declared = spec.environment
-    image = build_image(cache / "images", declared.name, tuple(declared.packages), declared.variables)
+    return _image(cache / "images", declared.name, tuple(declared.packages), tuple(sorted(declared.variables.items())))
+
+
+@lru_cache(maxsize=8)
+def _image(
+    cache: Path, name: str, packages: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+) -> tuple[Environment, Path]:
+    """Once a process, since hashing the layer takes half a second; each round's canary looks at it afresh."""
+    image = build_image(cache, name, packages, dict(variables))
     return image.environment, image.root
 
 
