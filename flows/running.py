@@ -6,6 +6,7 @@ Results are never persisted by Prefect: the loop's own record is the commit poin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +62,8 @@ def infrastructure_only(task_: Any, run: Any, state: Any) -> bool:
     """Prefect asks before each retry: wrong input and wrong content do not get better by trying again."""
     try:
         state.result()
-    except InfrastructureError:
+    except InfrastructureError as error:
+        print(f"postloop: {error}; trying again", file=sys.stderr)
         return True
     except BaseException:  # noqa: BLE001 - whatever else it was, it is not retried, and Prefect re-raises it
         return False

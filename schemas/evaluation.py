@@ -22,6 +22,11 @@ class SuiteSpec(Frozen):
 
 class EvaluationSpec(Frozen):
     suites: list[SuiteSpec] = Field(min_length=1)
+    temperature: float = Field(
+        default=0.4,
+        ge=0,
+        description="of deployment: evaluation and backflow sample with it, headroom and RL with sampling.temperature",
+    )
     k: int = Field(default=4, ge=1, description="k of pass@k")
     confidence: float = Field(default=0.95, gt=0, lt=1)
     resamples: int = Field(default=2000, ge=100, description="bootstrap resamples over origins")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -13,7 +14,8 @@ from schemas.record import Record
 
 class SftPhase(Frozen):
     name: str = "cold_start"
-    steps: int = Field(default=12, ge=1, description="optimizer steps")
+    steps: int | None = Field(default=None, ge=1, description="optimizer steps; None: as many as `epochs` needs")
+    epochs: float = Field(default=1.5, gt=0, description="passes over the demonstrations when steps is None")
     batch_size: int = Field(default=8, ge=1, description="demonstrations a step")
     learning_rate: float = Field(default=1e-3, gt=0)
     warmup_steps: int = Field(default=1, ge=0)
@@ -21,6 +23,9 @@ class SftPhase(Frozen):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=512, ge=16, description="tokens; a longer demonstration is refused, never cut")
     lora: LoraSpec = LoraSpec()
+
+    def steps_for(self, rows: int) -> int:
+        return self.steps if self.steps is not None else max(1, math.ceil(rows * self.epochs / self.batch_size))
 
 
 class SftSpec(Frozen):

@@ -95,6 +95,25 @@ def _keep(workspace: HasRoot, tmp: Path, stage: str, name: str) -> ArtifactRef:
     return ref
 
 
+def kept(workspace: HasRoot, stage: str, name: str) -> ArtifactRef | None:
+    """An intact artifact of exactly this name that a killed run left before its record; None when there is none.
+
+    For a name that says everything that decides the content: what took minutes is then not made again.
+    """
+    for folder in sorted((workspace.root / "artifacts" / stage).glob(f"{name}-{'[0-9a-f]' * DIGITS}")):
+        manifest = hash_tree(folder)
+        digest = manifest.digest()
+        if folder.name.endswith(digest[:DIGITS]):
+            return ArtifactRef(
+                name=name,
+                path=f"artifacts/{stage}/{folder.name}",
+                digest=digest,
+                files=len(manifest.entries),
+                bytes=sum(entry.bytes for entry in manifest.entries),
+            )
+    return None
+
+
 def _discard_damaged(workspace: HasRoot, ref: ArtifactRef) -> None:
     """Fresh content is at hand: the damaged one goes, with its pointer and its cached copy (perhaps the same inode)."""
     from stages import dvc

@@ -33,6 +33,7 @@ def inputs(ctx: Context) -> Inputs:
     goal: GoalRecord = ctx.record("goal")
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
+    sections["temperature"] = goal.spec.evaluation.temperature
     pins = {
         **bench_pins(goal),
         "tasks": ctx.record("data").artifacts["tasks"].digest,
@@ -90,7 +91,7 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     with equip(ctx, goal) as bench:
         sampler = bench.sampler(folder_of(ctx, artifact))
         requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
-        return bench.attempt(sampler, requests, audit="all")
+        return bench.attempt(sampler, requests, setting=bench.deployed(), audit="all")
 
 
 def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:

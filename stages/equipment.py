@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -78,6 +78,12 @@ class Equipment:
     def setting(self) -> Setting:
         spec = self.goal.spec
         return Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
+
+    def deployed(self) -> Setting:
+        """As the model would be used: evaluation and backflow look at it so, training does not."""
+        setting = self.setting()
+        temperature = self.goal.spec.evaluation.temperature
+        return replace(setting, sampling=setting.sampling.model_copy(update={"temperature": temperature}))
 
     def attempt(
         self,

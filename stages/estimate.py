@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schemas.evaluation import SuiteSpec
 from schemas.goal import GoalSpec
 from schemas.record import StageName
 from schemas.rl import GrpoPhase
@@ -22,6 +23,13 @@ def attempts_per_stage(spec: GoalSpec) -> dict[StageName, int]:
         "data": demonstrations,
         "sft": 2 * spec.sft.gate_tasks,
         "rl": headroom + rl,
-        "evaluation": 3 * sum(suite.tasks * suite.samples for suite in spec.evaluation.suites),
+        "evaluation": 3 * sum(_tasks(spec, suite) * suite.samples for suite in spec.evaluation.suites),
         "backflow": spec.backflow.tasks * spec.backflow.samples,
     }
+
+
+def _tasks(spec: GoalSpec, suite: SuiteSpec) -> int:
+    """Tasks of a suite at most: its own bound, or what the sources give its split."""
+    sources = [source for source in spec.data.sources if not suite.skills or source.skill in suite.skills]
+    available = sum(int(getattr(source, suite.split.value)) for source in sources)
+    return min(suite.tasks, available) if suite.tasks else available

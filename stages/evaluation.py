@@ -22,10 +22,11 @@ from schemas.sft import SftRecord
 from schemas.task import Task
 from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
-from stages.artifacts import store
+from stages.artifacts import kept, store
 from stages.attempts import read_attempts, write_attempts
 from stages.context import Context
 from stages.equipment import Equipment, equip, errors_in
+from stages.keys import code_digest, libraries_digest
 from stages.models import fetch
 from stages.rl import final_checkpoint
 from stages.sft import rollout_sections
@@ -92,9 +93,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
     promoted = promotes(gates)
     gaps, alarms = _audit(spec, found[final])
     champion = previous_champion(ctx)
-    kept, weights, _ = final_checkpoint(ctx)
-    if promoted and isinstance(kept, ArtifactRef):
-        champion = (kept, weights)
+    trained, weights, _ = final_checkpoint(ctx)
+    if promoted and isinstance(trained, ArtifactRef):
+        champion = (trained, weights)
     if champion is not None:
         artifacts["champion"] = champion[0].model_copy(update={"name": "champion"})
     return EvaluationRecord(
@@ -126,24 +127,26 @@ def _measure(
     spec = goal.spec
     audit = goal.bundles.audit_verifier or ""
     sections = rollout_sections(goal)
+    sections["temperature"] = spec.evaluation.temperature
     suites = {suite.name: select(tasks, suite, spec.seed) for suite in spec.evaluation.suites}
     members: Json = {
         suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites
     }
-    identity = digest_of([weights, members, audit, sections, bench_pins(goal)])[:12]
+    own = [code_digest("evaluation"), libraries_digest("evaluation")]
+    identity = digest_of([weights, members, audit, sections, bench_pins(goal), own])[:12]
     label = f"attempts-{identity}"
-    for record in reversed(ctx.earlier("evaluation")):
-        if label in record.artifacts:
-            folder = ctx.workspace.open_artifact(record.artifacts[label])
-            taken = {suite: read_attempts(folder / f"{suite}.parquet") for suite in suites}
-            return record.artifacts[label], taken
+    before = [record.artifacts[label] for record in ctx.earlier("evaluation") if label in record.artifacts]
+    found = before[-1] if before else kept(ctx.workspace, "evaluation", label)
+    if found is not None:
+        stored = ctx.workspace.open_artifact(found)
+        return found, {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
     folder = ctx.workspace.open_artifact(where) if isinstance(where, ArtifactRef) else where
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
     for suite in spec.evaluation.suites:
         ctx.progress(f"evaluating {name} on {suite.name}", len(attempts), len(suites))
         requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
-        attempts[suite.name] = bench.attempt(sampler, requests, audit="passes")
+        attempts[suite.name] = bench.attempt(sampler, requests, setting=bench.deployed(), audit="passes")
 
     def write(target: Path) -> None:
         for suite, rows in attempts.items():

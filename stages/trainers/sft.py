@@ -69,10 +69,11 @@ def train_sft(
 
     set_seed(seed)
     model, tokenizer = common.load(base)
+    steps = phase.steps_for(len(rows))
     tokenized = tokenize_rows(tokenizer, rows, phase.max_length)
     micro = common.micro_batch(phase.batch_size, MICRO_BATCH)
     lengths = [len(row.ids) for row in tokenized]
-    order = common.row_order(len(rows), phase.steps, phase.batch_size, micro, lengths, seed)
+    order = common.row_order(len(rows), steps, phase.batch_size, micro, lengths, seed)
     dataset = Dataset.from_list([{"input_ids": tokenized[i].ids, "labels": tokenized[i].labels()} for i in order])
     with tempfile.TemporaryDirectory() as folder:
         args = common.arguments(
@@ -80,7 +81,7 @@ def train_sft(
             folder,
             seed,
             use_cpu,
-            max_steps=phase.steps,
+            max_steps=steps,
             per_device_train_batch_size=micro,
             gradient_accumulation_steps=phase.batch_size // micro,
             learning_rate=phase.learning_rate,
@@ -89,7 +90,7 @@ def train_sft(
             train_sampling_strategy="sequential",  # the dataset already holds the steps in order
             dataset_kwargs={"skip_prepare_dataset": True},
         )
-        recorder = common.recorder(progress, phase.name, phase.steps)
+        recorder = common.recorder(progress, phase.name, steps)
         trainer = common.with_schedule(SFTTrainer, phase.schedule, phase.warmup_steps)(
             model=model,
             args=args,
