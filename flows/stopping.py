@@ -7,6 +7,7 @@ so the wish is remembered as well, and looked at between stages and whenever pro
 from __future__ import annotations
 
 import signal
+import sys
 from typing import Any
 
 _ASKED: list[int] = []  # numbers of the signals, in order
@@ -17,12 +18,19 @@ def install() -> None:
     signal.signal(signal.SIGTERM, _ask)
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ask)
+    sys.unraisablehook = _unraisable
 
 
 def check() -> None:
     """Raises KeyboardInterrupt when somebody asked to stop."""
     if _ASKED:
         raise KeyboardInterrupt
+
+
+def _unraisable(told: Any) -> None:
+    """Python prints what a finaliser or a weak reference's callback raises; a stop that lands there is remembered anyway."""
+    if not issubclass(told.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(told)
 
 
 def _ask(number: int, frame: Any) -> None:
