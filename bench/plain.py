@@ -122,7 +122,7 @@ def demonstrate(bench: Equipment, spec: GoalSpec, base: Path, tasks: Sequence[Ta
     """Conversations from the gold outcomes, through the harness."""
     training = [task for task in tasks if task.split is Split.TRAIN]
     shown: list[Task] = []
-    for skill, count in sorted(spec.data.demonstrations.gold.items()):
+    for skill, count in sorted((spec.data.demonstrations.gold or {}).items()):
         shown += round_robin([t for t in training if t.skill == skill], count, spec.seed)
     gold = ScriptedSampler(base, {task.id: task for task in shown}, "gold")
     written = spec.sampling.model_copy(

@@ -40,14 +40,18 @@ def halves(tasks: Iterable[Task]) -> tuple[list[Task], list[Task]]:
     """(choosing, measuring) halves of dev, each sorted by id; all tasks of an origin are in one half.
 
     An origin's half depends on its name alone and never changes from round to round, at the price of halves that are
-    only about equal. Where that would leave a half empty, the origin of the highest hash moves over.
+    only about equal. Each skill is halved by itself, so that a choice of skills changes no half; where one would leave a
+    half empty, its origin of the highest hash moves over.
     """
     pool = sorted(tasks, key=lambda t: t.id)
-    side = {origin: int(_order("half", origin)[0], 16) % 2 for origin in {t.origin for t in pool}}
-    if len(side) > 1 and len(set(side.values())) == 1:
-        moved = max(side, key=lambda origin: _order("half", origin))
-        side[moved] = 1 - side[moved]
-    return [t for t in pool if side[t.origin] == 0], [t for t in pool if side[t.origin] == 1]
+    side: dict[tuple[str, str], int] = {}
+    for skill in sorted({t.skill for t in pool}):
+        own = {origin: int(_order("half", origin)[0], 16) % 2 for origin in {t.origin for t in pool if t.skill == skill}}
+        if len(own) > 1 and len(set(own.values())) == 1:
+            moved = max(own, key=lambda origin: _order("half", origin))
+            own[moved] = 1 - own[moved]
+        side |= {(skill, origin): half for origin, half in own.items()}
+    return [t for t in pool if side[t.skill, t.origin] == 0], [t for t in pool if side[t.skill, t.origin] == 1]
 
 
 def _order(seed: int | str, name: str) -> str:

@@ -168,6 +168,7 @@ def run(
     rounds: Annotated[int | None, typer.Option(min=1, help="go on until this many rounds exist")] = None,
     following: Annotated[bool, typer.Option("--next", help="finish the open round, then add one")] = False,
     until: Annotated[str | None, typer.Option(help="stop after this stage")] = None,
+    abandon: Annotated[bool, typer.Option("--abandon", help="end the open round as it is, and run nothing")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:
@@ -179,6 +180,8 @@ def run(
     if rounds is not None and following:
         raise InputError("--rounds and --next: give one of the two")
     space = _open(workspace)
+    if abandon:
+        return _abandon(space, as_json)
     complete = progress.complete_rounds(space)
     if following:
         wanted = complete + (2 if progress.open_round(space) else 1)
@@ -193,6 +196,18 @@ def run(
     if not did and not as_json:
         print("up to date")
     return _summary(space, as_json, show=did)
+
+
+def _abandon(space: Any, as_json: bool) -> int:
+    from stages.rounds import abandon
+
+    with space.lock():
+        number = abandon(space)
+    if as_json:
+        _print_json({"abandoned": number})
+    else:
+        print("no round is open" if number is None else f"round {number}: abandoned; `postloop run --next` begins another")
+    return EXIT_DONE
 
 
 def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:

@@ -46,6 +46,13 @@ def round_flow(workspace: str, until: StageName | None = None, quiet: bool = Fal
     return number
 
 
+def _tell(space: Workspace, number: int, stage: StageName) -> None:
+    try:
+        track(space, number, stage)
+    except InfrastructureError as error:
+        print(f"postloop: {error}; the round goes on", file=sys.stderr)
+
+
 def run_round(space: Workspace, number: int, until: StageName | None, quiet: bool, track_runs: bool) -> None:
     """The caller holds the workspace's lock."""
     workers = load_spec(space.root / "goal.yaml").runtime.workers
@@ -53,10 +60,7 @@ def run_round(space: Workspace, number: int, until: StageName | None, quiet: boo
         check()
         if not space.has(number, stage):
             FLOWS[stage].with_options(task_runner=runner(workers))(str(space.root), number, quiet)
-            if track_runs:
-                try:
-                    track(space, number, stage)
-                except InfrastructureError as error:
-                    print(f"postloop: {error}; the round goes on", file=sys.stderr)
+        if track_runs:  # also a stage that a killed run recorded and did not tell of: telling twice leaves one run
+            _tell(space, number, stage)
         if stage == until:
             return

@@ -24,7 +24,9 @@ class SourceSpec(Frozen):
 class DemonstrationSpec(Frozen):
     """Where demonstrations come from. gold: written from the gold outcome in the harness's format."""
 
-    gold: dict[str, int] = Field(default_factory=dict, description="skill -> demonstrations from gold edits")
+    gold: dict[str, int] | None = Field(
+        default=None, description="skill -> demonstrations from gold edits; None: 16 of each skill that is trained"
+    )
     rejection_samples: int = Field(
         default=0, ge=0, description="attempts of the start policy a training task; verified ones kept"
     )

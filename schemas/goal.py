@@ -61,11 +61,10 @@ class Budgets(Frozen):
     max_turns: int = Field(default=2, ge=1)
     max_tool_calls: int = Field(default=4, ge=0)
     max_context_tokens: int = Field(default=1024, ge=64)
-    max_diff_lines: int = Field(default=40, ge=1)
 
 
 class EnvironmentSpec(Frozen):
-    engine: Literal["bubblewrap", "docker"] = "bubblewrap"
+    engine: Literal["bubblewrap"] = "bubblewrap"
     name: Name = "python-pytest"
     packages: list[str] = Field(
         default_factory=lambda: ["pytest"], description="distributions of the image, with what they need"

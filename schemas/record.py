@@ -11,6 +11,7 @@ from schemas.base import SCHEMA_VERSION, Digest, Frozen
 from schemas.metrics import Alarm, Gate
 
 StageName = Literal["goal", "data", "sft", "rl", "evaluation", "backflow"]
+ABANDONED = "abandoned"  # `skipped` of the stages that a round never came to
 STAGES: tuple[StageName, ...] = ("goal", "data", "sft", "rl", "evaluation", "backflow")
 
 

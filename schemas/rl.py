@@ -36,7 +36,7 @@ class GrpoPhase(Frozen):
     steps: int = Field(default=6, ge=1, description="optimizer steps")
     groups: int = Field(default=8, ge=1, description="groups (tasks) that enter one step")
     group_size: int = Field(default=8, ge=2, description="trajectories a group")
-    oversample: float = Field(default=2.0, ge=1, description="groups sampled at most, as a multiple of `groups`")
+    oversample: float = Field(default=1.5, ge=1, description="groups sampled at most, as a multiple of `groups`")
     learning_rate: float = Field(default=5e-4, gt=0)
     warmup_steps: int = Field(default=1, ge=0)
     beta: float = Field(default=0.0, ge=0, description="KL penalty")

@@ -29,7 +29,7 @@ class SftPhase(Frozen):
 
 
 class SftSpec(Frozen):
-    phases: list[SftPhase] = Field(default_factory=lambda: [SftPhase()])
+    phases: list[SftPhase] = Field(default=[SftPhase()], min_length=1)
     min_parse_rate: float = Field(default=0.8, ge=0, le=1, description="gate on dev, lower bound decides GO")
     gate_tasks: int = Field(default=16, ge=1, description="dev tasks (choosing half) the gate samples")
 

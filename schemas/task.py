@@ -69,7 +69,7 @@ class Task(Frozen):
 
 
 class TaskProof(Frozen):
-    """Why a task may be trained or measured on: run through the real engine and both verifiers."""
+    """Why a task may be trained or measured on: run through the real engine and the training verifier."""
 
     task_id: str
     task_digest: Digest

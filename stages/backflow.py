@@ -20,10 +20,10 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
+from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.equipment import equip, errors_in
-from stages.rl import final_checkpoint
-from stages.sft import folder_of, rollout_sections
+from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
@@ -114,13 +114,16 @@ def _changes(ctx: Context, measured: list[Attempt], known: dict[str, Task], rule
     Routed tasks raise a family's coverage: judged by the coverage of now, a bucket for want of it would be empty by
     definition.
     """
-    previous = [n for n in ctx.workspace.rounds() if n < ctx.round and ctx.workspace.has(n, "backflow")]
+    rounds = [n for n in ctx.workspace.rounds() if n < ctx.round and ctx.workspace.has(n, "backflow")]
+    previous = [n for n in rounds if ctx.record("backflow", n).skipped is None]
     if not previous:
         return []
     last: BackflowRecord = ctx.record("backflow", previous[-1])
     origins = trained_origins(load_tasks(ctx, previous[-1]))
-    names = {attempt.trajectory.task_id for attempt in measured}
+    names = {(attempt.trajectory.task_id, attempt.trajectory.task) for attempt in measured}
     folder = ctx.workspace.open_artifact(last.artifacts["attempts"])
-    before = [a for a in read_attempts(folder / "attempts.parquet") if a.trajectory.task_id in names]
+    before = [
+        a for a in read_attempts(folder / "attempts.parquet") if (a.trajectory.task_id, a.trajectory.task) in names
+    ]
     then, now = (Half.of(attempts, known, origins) for attempts in (before, measured))
     return changes(last.buckets, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from schemas.errors import InputError, PinMismatch
 from schemas.goal import GoalSpec, RuntimeSpec
-from schemas.record import StageName
+from schemas.record import ABANDONED, StageName
 from stages.workspace import Workspace
 
 A = TypeVar("A")
@@ -82,9 +82,9 @@ class Context:
         return record
 
     def earlier(self, stage: StageName) -> list[Any]:
-        """Records of a stage in the rounds before this one, oldest first; rounds without one are left out."""
+        """Records of a stage in the rounds before this one, oldest first, without those that lack one or were abandoned."""
         found = [self.workspace.read(number, stage) for number in self.workspace.rounds() if number < self.round]
-        return [record for record in found if record is not None]
+        return [record for record in found if record is not None and record.skipped != ABANDONED]
 
     def require_pin(self, pin: str, recorded: str, present: str) -> None:
         if recorded != present:

@@ -22,6 +22,7 @@ from schemas.metrics import Condition, Estimate
 from schemas.task import Split, Task, TaskProof
 from schemas.trajectory import Attempt
 from stages.artifacts import store
+from stages.checkpoints import start_checkpoint
 from stages.context import Context
 from stages.demonstrations import demonstrate, edge_of, row_of, write_demonstrations
 from stages.equipment import equip
@@ -43,6 +44,8 @@ def inputs(ctx: Context) -> Inputs:
         "safety": spec.safety.model_dump(mode="json"),
     }
     pins = {**bench_pins(goal), "seed_data": seed_digest(seed_folder(ctx, spec.data))}
+    if spec.data.demonstrations.rejection_samples:
+        pins["start"] = start_checkpoint(ctx)[1]
     if spec.data.demonstrations.from_past_rounds:
         for record in ctx.earlier("rl"):
             if "attempts" in record.artifacts:

@@ -19,12 +19,14 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose, UseEdge
 from schemas.verdict import Status
 from stages.attempts import read_attempts, write_attempts, write_edges
+from stages.checkpoints import fetch_base, folder_of, start_checkpoint
 from stages.context import Context
 from stages.equipment import Equipment, errors_in
-from stages.models import fetch
 from stages.rollout import Setting
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, round_robin
+
+GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no number
 
 
 def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> dict[str, list[Attempt]]:
@@ -32,11 +34,12 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
     spec = goal.spec.data.demonstrations
     training = [task for task in tasks if task.split is Split.TRAIN]
     wanted: list[Task] = []
-    for skill, count in sorted(spec.gold.items()):
+    gold_counts = spec.gold if spec.gold is not None else dict.fromkeys({task.skill for task in training}, GOLD_EACH)
+    for skill, count in sorted(gold_counts.items()):
         wanted += round_robin([t for t in training if t.skill == skill and bucket_of(t) is None], count, goal.spec.seed)
     routed = _routed_demonstrations(goal, training, {task.id for task in wanted})
     tasks_shown = {task.id: task for task in (*wanted, *routed)}
-    gold = ScriptedSampler(fetch(goal.spec.model, ctx.cache), tasks_shown, "gold")
+    gold = ScriptedSampler(fetch_base(ctx, goal), tasks_shown, "gold")
     asked = bench.requests(list(tasks_shown.values()), 1, Purpose.DEMONSTRATION, gold.policy)
     attempts = bench.attempt(gold, asked, setting=_written(goal))
     kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "rejection": [], "past": []}
@@ -50,9 +53,33 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
                 "the harness and the verifier disagree about this task"
             )
         kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
-    ctx.telemetry.put("demonstration_errors", errors_in(attempts))
-    kept["past"] = _past(ctx, spec.from_past_rounds, {task.id: task for task in training}, chosen, goal.spec.seed)
+    others = [task for task in training if task.id not in tasks_shown]
+    kept["past"] = _past(ctx, goal, {task.id: task for task in others})
+    shown = {attempt.trajectory.task_id for attempt in kept["past"]}
+    sampled = _sampled(ctx, bench, goal, [task for task in others if task.id not in shown])
+    kept["rejection"] = _first_clean_passes(sampled)
+    ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled]))
     return kept
+
+
+def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> list[Attempt]:
+    """Attempts of the policy that training starts from, for rejection sampling."""
+    spec = goal.spec.data.demonstrations
+    chosen = round_robin(tasks, spec.rejection_tasks, goal.spec.seed) if spec.rejection_samples else []
+    if not chosen:
+        return []
+    place, weights = start_checkpoint(ctx)
+    sampler = bench.sampler(folder_of(ctx, place), {task.id: task for task in chosen})
+    return bench.attempt(sampler, bench.requests(chosen, spec.rejection_samples, Purpose.DEMONSTRATION, weights))
+
+
+def _first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
+    """One verified attempt a task, without a turn that did not parse."""
+    found: dict[str, Attempt] = {}
+    for attempt in attempts:
+        if attempt.verdict.passed and not attempt.trajectory.conduct.invalid_calls:
+            found.setdefault(attempt.trajectory.task_id, attempt)
+    return list(found.values())
 
 
 def _written(goal: GoalRecord) -> Setting:
@@ -77,9 +104,14 @@ def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set
     return picked
 
 
-def _past(ctx: Context, at_most: int, training: dict[str, Task], taken: set[str], seed: int) -> list[Attempt]:
-    """Rejection sampling for free: training-pool rollouts of earlier rounds that were verified, newest first, one a task."""
-    found: dict[str, Attempt] = {}
+def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Attempt]:
+    """Rejection sampling for free: training-pool rollouts of earlier rounds that were verified, newest first, one a task.
+
+    Only what was made and judged under this round's harness, verifier and reward rules: another protocol would be taught,
+    or another goal.
+    """
+    at_most, found = goal.spec.data.demonstrations.from_past_rounds, dict[str, Attempt]()
+    pins = (goal.bundles.harness, goal.bundles.verifier, goal.spec.rewards.digest())
     for record in reversed(ctx.earlier("rl")):
         if not at_most or "attempts" not in record.artifacts:
             continue
@@ -87,9 +119,10 @@ def _past(ctx: Context, at_most: int, training: dict[str, Task], taken: set[str]
             trajectory = attempt.trajectory
             task = training.get(trajectory.task_id)
             clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL
-            if clean and task is not None and task.digest() == trajectory.task and task.id not in taken:
+            same = (trajectory.harness, attempt.verdict.verifier, attempt.reward.rules) == pins
+            if clean and same and task is not None and task.digest() == trajectory.task:
                 found.setdefault(task.id, attempt)
-    return [found[task] for task in sorted(found, key=lambda task: order(seed, task))[:at_most]]
+    return [found[task] for task in sorted(found, key=lambda task: order(goal.spec.seed, task))[:at_most]]
 
 
 def row_of(source: str, attempt: Attempt) -> dict[str, Any]:

@@ -6,7 +6,7 @@ go through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -69,10 +69,11 @@ class Equipment:
             for i in range(samples)
         ]
 
-    def sampler(self, checkpoint: Path) -> Sampler:
-        """The spec's sampler over a model folder; a scripted one is told the round's tasks."""
+    def sampler(self, checkpoint: Path, tasks: Mapping[str, Task] | None = None) -> Sampler:
+        """The spec's sampler over a model folder; a scripted one is told the tasks, the round's where none are given."""
         sampling = self.goal.spec.sampling
-        tasks = {task.id: task for task in load_tasks(self.context)} if sampling.engine.startswith("scripted") else None
+        if tasks is None and sampling.engine.startswith("scripted"):
+            tasks = {task.id: task for task in load_tasks(self.context)}
         return open_sampler(sampling, checkpoint, self.context.runtime, tasks)
 
     def setting(self) -> Setting:

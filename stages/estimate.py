@@ -10,7 +10,9 @@ from schemas.rl import GrpoPhase
 
 def attempts_per_stage(spec: GoalSpec) -> dict[StageName, int]:
     """Stage -> attempts at most. Evaluation counts base, SFT and RL; a policy measured in an earlier round is free."""
-    demonstrations = sum(spec.data.demonstrations.gold.values())
+    asked = spec.data.demonstrations
+    demonstrations = sum(asked.gold.values()) if asked.gold is not None else 16 * len(spec.data.sources)
+    demonstrations += asked.rejection_samples * asked.rejection_tasks
     headroom = spec.rl.headroom.tasks * spec.rl.headroom.samples
     rl = 0
     for phase in spec.rl.phases:

@@ -24,16 +24,15 @@ from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
 from stages.artifacts import kept, store
 from stages.attempts import read_attempts, write_attempts
+from stages.checkpoints import Place, fetch_base, final_checkpoint, folder_of, previous_champion
 from stages.context import Context
 from stages.equipment import Equipment, equip, errors_in
 from stages.keys import code_digest, libraries_digest
-from stages.models import fetch
-from stages.rl import final_checkpoint
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
-Policy = tuple[str, Path | ArtifactRef, Digest]
+Policy = tuple[str, Place, Digest]
 
 
 def inputs(ctx: Context) -> Inputs:
@@ -45,6 +44,9 @@ def inputs(ctx: Context) -> Inputs:
     if goal.bundles.audit_verifier:
         pins["audit_verifier"] = goal.bundles.audit_verifier
     pins |= {f"policy_{name}": weights for name, _, weights in policies(ctx)}
+    champion = previous_champion(ctx)
+    if champion is not None:
+        pins["champion"] = champion[1]
     return sections, pins
 
 
@@ -53,7 +55,7 @@ def policies(ctx: Context) -> list[Policy]:
     goal: GoalRecord = ctx.record("goal")
     sft: SftRecord = ctx.record("sft")
     rl: RlRecord = ctx.record("rl")
-    found: list[Policy] = [("base", fetch(goal.spec.model, ctx.cache), goal.base.weights)]
+    found: list[Policy] = [("base", fetch_base(ctx, goal), goal.base.weights)]
     if sft.checkpoint is not None:
         found.append(("sft", sft.artifacts["checkpoint"], sft.checkpoint.weights))
     if rl.checkpoint is not None:
@@ -62,13 +64,6 @@ def policies(ctx: Context) -> list[Policy]:
     if champion is not None and champion[1] not in {weights for _, _, weights in found}:
         found.append(("champion", *champion))
     return found
-
-
-def previous_champion(ctx: Context) -> tuple[ArtifactRef, Digest] | None:
-    for record in reversed(ctx.earlier("evaluation")):
-        if "champion" in record.artifacts and record.champion:
-            return record.artifacts["champion"], record.champion
-    return None
 
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
@@ -87,7 +82,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
         for suite in spec.suites
     ]
     final = final_checkpoint(ctx)[2]
-    reference = next((name for name in ("champion", "base") if name in found), "base")
+    reference = _reference(ctx)
     comparisons = _compare(spec, found, final, reference)
     gates = _gates(spec, comparisons, final, reference) if final not in ("base", reference) else []
     promoted = promotes(gates)
@@ -114,12 +109,19 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
     )
 
 
+def _reference(ctx: Context) -> str:
+    """The policy to beat: whichever has the champion's weights, also when this round trained the same; else the base."""
+    champion = previous_champion(ctx)
+    weights = {digest: name for name, _, digest in reversed(policies(ctx))}
+    return weights[champion[1]] if champion is not None else "base"
+
+
 def _measure(
     ctx: Context,
     goal: GoalRecord,
     bench: Equipment,
     name: str,
-    where: Path | ArtifactRef,
+    where: Place,
     weights: Digest,
     tasks: Sequence[Task],
 ) -> tuple[ArtifactRef, dict[str, list[Attempt]]]:
@@ -140,7 +142,7 @@ def _measure(
     if found is not None:
         stored = ctx.workspace.open_artifact(found)
         return found, {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
-    folder = ctx.workspace.open_artifact(where) if isinstance(where, ArtifactRef) else where
+    folder = folder_of(ctx, where)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
     for suite in spec.evaluation.suites:
@@ -178,6 +180,7 @@ def _compare(
             difference=paired(
                 pass_shares(found[candidate][suite.name]),
                 pass_shares(found[other][suite.name]),
+                errors=errors_in(found[candidate][suite.name]) + errors_in(found[other][suite.name]),
                 resamples=spec.resamples,
                 confidence=spec.confidence,
             ),
@@ -204,14 +207,19 @@ def _gates(
 def _audit(spec: EvaluationSpec, attempts: dict[str, list[Attempt]]) -> tuple[dict[str, float | None], list[Alarm]]:
     """Share of the scored attempts that the training verifier passes and the audit verifier does not, by suite.
 
-    Only passes are audited here: a hole in the training verifier cannot show elsewhere. An audit that broke says nothing.
+    Only passes are audited here: a hole in the training verifier cannot show elsewhere. Audits that broke are taken to
+    contest as often as the others; None when there are passes and no audit of any.
     """
     gaps: dict[str, float | None] = {}
     for suite, rows in attempts.items():
         scored = [a for a in rows if a.verdict.status is Status.SCORED]
-        known = [a for a in scored if not a.verdict.passed or (a.audit and a.audit.status is Status.SCORED)]
-        contested = sum(bool(a.verdict.passed and a.audit and not a.audit.passed) for a in known)
-        gaps[suite] = contested / len(known) if known else None
+        passes = [a for a in scored if a.verdict.passed]
+        audited = [a for a in passes if a.audit and a.audit.status is Status.SCORED]
+        if not scored or (passes and not audited):
+            gaps[suite] = None
+            continue
+        contested = sum(bool(a.audit and not a.audit.passed) for a in audited)
+        gaps[suite] = contested / len(audited) * len(passes) / len(scored) if audited else 0.0
     found = [
         Alarm(
             name="audit_gap",

@@ -23,9 +23,11 @@ from schemas.bucket import Material
 from schemas.errors import InfrastructureError
 from schemas.execution import Environment
 from schemas.goal import Bundles, GoalRecord, GoalSpec, RuntimeSpec
+from schemas.model import PathModel
 from schemas.task import Split, Task
 from schemas.verdict import Status
 from stages.artifacts import store
+from stages.checkpoints import previous_champion
 from stages.context import Context
 from stages.equipment import image_of
 from stages.models import checkpoint_of, fetch
@@ -47,6 +49,8 @@ def inputs(ctx: Context) -> Inputs:
         "weights": {family: weights[family] for family in sorted(weights)},
     }
     pins = {name: Bundle(folder).digest for name, folder in _bundles(ctx).items()}
+    if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
+        pins["base"] = checkpoint_of(_base(ctx)).weights
     champion = _champion(ctx)
     return sections, {**pins, **({"champion": champion} if champion else {})}
 
@@ -54,13 +58,20 @@ def inputs(ctx: Context) -> Inputs:
 def _bundles(ctx: Context) -> dict[str, Path]:
     spec = ctx.spec
     named = {"harness": spec.harness, "verifier": spec.verifier, "audit_verifier": spec.audit_verifier}
-    return {name: find(ref) for name, ref in named.items() if ref is not None}
+    stored = [ctx.workspace.root / ref.path for ref in ctx.workspace.refs() if ref.path.startswith("artifacts/goal/")]
+    return {name: _found(ctx, ref, stored) for name, ref in named.items() if ref is not None}
+
+
+def _found(ctx: Context, ref: str, stored: list[Path]) -> Path:
+    """A path is meant from the workspace; names and digests also find the bundles that earlier rounds stored."""
+    here = ctx.workspace.root / ref
+    return here if (here / "bundle.json").is_file() else find(ref, [folder for folder in stored if folder.is_dir()])
 
 
 def _champion(ctx: Context) -> Digest | None:
     """Only a loop that starts from its champion depends on which one it is."""
-    evaluations = ctx.earlier("evaluation")
-    return evaluations[-1].champion if evaluations and ctx.spec.start == "champion" else None
+    champion = previous_champion(ctx) if ctx.spec.start == "champion" else None
+    return champion[1] if champion else None
 
 
 def merged(ctx: Context) -> tuple[list[Material], dict[str, float]]:
@@ -84,7 +95,7 @@ def merged(ctx: Context) -> tuple[list[Material], dict[str, float]]:
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
     spec = deciding(ctx.spec)
     ctx.progress("base model", 0, 3)
-    base = fetch(spec.model, ctx.cache)
+    base = _base(ctx)
     ctx.progress("image", 1, 3)
     environment, root = image_of(spec, ctx.cache)
     ctx.progress("canary", 2, 3)
@@ -107,6 +118,13 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         goal_met=evaluations[-1].goal_met if evaluations else None,
         canary=canary,
     )
+
+
+def _base(ctx: Context) -> Path:
+    source = ctx.spec.model
+    if isinstance(source, PathModel):
+        source = source.model_copy(update={"path": str(ctx.workspace.root / source.path)})
+    return fetch(source, ctx.cache)
 
 
 def _version(ctx: Context, spec: GoalSpec, material: list[Material], weights: dict[str, float]) -> int:

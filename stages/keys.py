@@ -31,6 +31,7 @@ _GOAL = (
     "environments/engines/*.py",
     "environments/sources/**/*.py",
     "stages/attempts.py",
+    "stages/checkpoints.py",
     "stages/equipment.py",
     "stages/models.py",
     "stages/rollout*.py",

@@ -15,9 +15,10 @@ import numpy as np
 
 from evals.gates import headroom_gate, may_train
 from evals.monitors import alarms
-from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json, digest_of
+from schemas.errors import InputError
 from schemas.goal import GoalRecord
+from schemas.metrics import Decision
 from schemas.rl import DpoPhase, GrpoPhase, RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Split, Task
@@ -27,7 +28,7 @@ from stages.attempts import write_attempts, write_edges
 from stages.context import Context
 from stages.demonstrations import edge_of
 from stages.equipment import Equipment, equip, errors_in
-from stages.models import checkpoint_of, fetch
+from stages.models import checkpoint_of
 from stages.samplers import Sampler
 from stages.sft import choosing, mover, rollout_sections
 from stages.tasks import bench_pins, load_tasks
@@ -70,8 +71,9 @@ class _Run:
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     goal: GoalRecord = ctx.record("goal")
     sft: SftRecord = ctx.record("sft")
-    if sft.skipped:
-        return RlRecord(key=key, inputs=pins, skipped=f"sft was skipped: {sft.skipped}")
+    refusal = _refusal(sft)
+    if refusal is not None:
+        return RlRecord(key=key, inputs=pins, skipped=refusal)
     start = ctx.workspace.open_artifact(sft.artifacts["checkpoint"])
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
@@ -96,8 +98,17 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
                 out, adapter = work / f"{number}-merged", work / f"{number}-adapter"
                 if isinstance(phase, GrpoPhase):
                     _grpo(ctx, goal, bench, folder, out, adapter, phase, done)
-                else:
-                    _dpo(ctx, goal, bench, folder, out, adapter, phase, done)
+                elif not _dpo(ctx, goal, bench, folder, out, adapter, phase, done):
+                    table = store(ctx.workspace, "rl", "attempts", lambda target: _write(target, done))
+                    return RlRecord(
+                        key=key,
+                        inputs=pins,
+                        artifacts={"headroom": probe, "attempts": table},
+                        gates=[gate],
+                        skipped=f"{phase.name}: no pair in {done.sampled} groups, their rewards are all equal; data should act",
+                        infrastructure_errors=errors_in([*headroom, *done.attempts]),
+                        groups_sampled=done.sampled,
+                    )
                 folder = out
             checkpoint = store(ctx.workspace, "rl", "checkpoint", mover(folder))
             kept = store(ctx.workspace, "rl", "adapter", mover(adapter))
@@ -123,6 +134,14 @@ def _write(folder: Path, done: _Run) -> None:
     write_edges(folder / "edges.parquet", done.edges)
 
 
+def _refusal(sft: SftRecord) -> str | None:
+    """Why RL must not even be tried: nothing was trained, or the protocol is not spoken. The gate names who should act."""
+    if sft.skipped:
+        return f"sft was skipped: {sft.skipped}"
+    refused = [gate for gate in sft.gates if gate.decision is Decision.NO_GO]
+    return f"{refused[0].name} gate: {refused[0].because}; {refused[0].owner} should act" if refused else None
+
+
 def _headroom(ctx: Context, goal: GoalRecord, bench: Equipment, start: Path) -> list[Attempt]:
     spec = goal.spec.rl.headroom
     sampler = bench.sampler(start)
@@ -142,6 +161,12 @@ class TaskStream:
     seed: int
     drawn: int = 0
     _queue: list[Task] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise InputError(
+                "rl: no proven training task of rl.skills is left; name another skill or add tasks to its source"
+            )
 
     def take(self, count: int) -> list[Task]:
         while len(self._queue) < count:
@@ -242,7 +267,8 @@ def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
 
 def _dpo(
     ctx: Context, goal: GoalRecord, bench: Equipment, start: Path, out: Path, adapter: Path, phase: DpoPhase, done: _Run
-) -> None:
+) -> bool:
+    """False when no group gave a pair: there is nothing to prefer, and nothing was trained."""
     from stages.trainers.dpo import Pair, train_dpo
 
     stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
@@ -264,9 +290,12 @@ def _dpo(
                     edge_of("preference_pair", f"{name}/{side}", a)
                     for side, a in (("chosen", better), ("rejected", worse))
                 ]
+    if not pairs:
+        return False
     result = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, progress=ctx.progress)
     done.extend(result.curves)
     done.steps += result.steps
+    return True
 
 
 def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attempt, Attempt]]:
@@ -279,15 +308,3 @@ def preferences(group: Sequence[Attempt], at_most: int = 2) -> list[tuple[Attemp
     ]
     ends = zip(unique, reversed(unique), strict=False)
     return [(a, b) for a, b in ends if (a.reward.value or 0.0) > (b.reward.value or 0.0)][:at_most]
-
-
-def final_checkpoint(ctx: Context, round: int | None = None) -> tuple[ArtifactRef | Path, Digest, str]:
-    """Where it lies, its weights and its name: what the round trained last, or the base where it trained nothing."""
-    rl: RlRecord = ctx.record("rl", round)
-    if rl.checkpoint is not None:
-        return rl.artifacts["checkpoint"], rl.checkpoint.weights, "rl"
-    sft: SftRecord = ctx.record("sft", round)
-    if sft.checkpoint is not None:
-        return sft.artifacts["checkpoint"], sft.checkpoint.weights, "sft"
-    goal: GoalRecord = ctx.record("goal", round)
-    return fetch(goal.spec.model, ctx.cache), goal.base.weights, "base"

@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from schemas.base import Digest
+from schemas.base import Digest, digest_of
 from schemas.errors import InputError
-from schemas.record import STAGES, Record, StageName
+from schemas.record import ABANDONED, STAGES, Record, StageName
 from stages.context import Context
 from stages.keys import key_inputs, stage_key
-from stages.workspace import Workspace
+from stages.workspace import RECORDS, Workspace
 
 
 def open_round(workspace: Workspace) -> int | None:
@@ -110,6 +110,21 @@ def run_stage(ctx: Context, stage: StageName) -> Record:
     ctx.telemetry.put("seconds", round(time.monotonic() - began, 2))
     ctx.workspace.commit(ctx.round, record, ctx.telemetry.values)
     return record
+
+
+def abandon(workspace: Workspace) -> int | None:
+    """End the open round as it is: what is missing is recorded as skipped, so that the next round begins under goal.yaml.
+
+    For a round whose spec turned out wrong after its goal was recorded. Nothing is removed; later rounds look past it.
+    Returns its number, or None when no round is open. The caller holds the lock.
+    """
+    number = open_round(workspace)
+    if number is None:
+        return None
+    for stage in missing(workspace, number):
+        kind = RECORDS[stage]
+        workspace.commit(number, kind(stage=stage, key=digest_of([ABANDONED, number, stage]), skipped=ABANDONED), {})
+    return number
 
 
 def _module(stage: StageName) -> Any:

@@ -21,10 +21,11 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import scratch, store
 from stages.attempts import write_attempts
+from stages.checkpoints import folder_of, start_checkpoint
 from stages.context import Context
 from stages.demonstrations import load_demonstrations
 from stages.equipment import equip, errors_in
-from stages.models import checkpoint_of, fetch
+from stages.models import checkpoint_of
 from stages.samplers import use_threads
 from stages.tasks import bench_pins, load_tasks, round_robin
 
@@ -55,20 +56,6 @@ def rollout_sections(goal: GoalRecord) -> dict[str, Json]:
         "safety": spec.safety.model_dump(mode="json"),
         "rewards": spec.rewards.model_dump(mode="json"),
     }
-
-
-def start_checkpoint(ctx: Context) -> tuple[Path | ArtifactRef, Digest]:
-    """Where training starts: the base model, or the champion of the rounds before when the spec says so."""
-    goal: GoalRecord = ctx.record("goal")
-    if goal.spec.start == "champion":
-        evaluations = ctx.earlier("evaluation")
-        if evaluations and "champion" in evaluations[-1].artifacts:
-            return evaluations[-1].artifacts["champion"], evaluations[-1].champion
-    return fetch(goal.spec.model, ctx.cache), goal.base.weights
-
-
-def folder_of(ctx: Context, checkpoint: Path | ArtifactRef) -> Path:
-    return ctx.workspace.open_artifact(checkpoint) if isinstance(checkpoint, ArtifactRef) else checkpoint
 
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
@@ -124,12 +111,14 @@ def mover(source: Path) -> Callable[[Path], None]:
 def choosing(ctx: Context, skills: list[str], count: int) -> list[Task]:
     """Dev tasks that gates may look at: the choosing half, never the half that measures, never the held-out."""
     goal: GoalRecord = ctx.record("goal")
-    dev = [task for task in load_tasks(ctx) if task.split is Split.DEV and (not skills or task.skill in skills)]
-    return round_robin(halves(dev)[0], count, goal.spec.seed)
+    half = halves([task for task in load_tasks(ctx) if task.split is Split.DEV])[
+        0
+    ]  # halved first: the same half for all
+    return round_robin([task for task in half if not skills or task.skill in skills], count, goal.spec.seed)
 
 
 def _gate_attempts(ctx: Context, goal: GoalRecord, checkpoint: ArtifactRef) -> list[Attempt]:
     tasks = choosing(ctx, [], goal.spec.sft.gate_tasks)
     with equip(ctx, goal) as bench:
         sampler = bench.sampler(ctx.workspace.open_artifact(checkpoint))
-        return bench.attempt(sampler, bench.requests(tasks, 2, Purpose.DEMONSTRATION, sampler.policy))
+        return bench.attempt(sampler, bench.requests(tasks, 2, Purpose.HEADROOM, sampler.policy))

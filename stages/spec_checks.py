@@ -24,6 +24,7 @@ from schemas.goal import Capability, Criterion, GoalSpec, Safety
 from schemas.rl import RlSpec
 from schemas.sft import SftSpec
 from schemas.task import Split
+from schemas.trajectory import Sampling
 from stages.spec_words import Place, shown, suggestion
 
 Found = Iterator[tuple[Place, str]]
@@ -45,10 +46,13 @@ def checks(plain: Json, root: Path) -> list[tuple[Place, str]]:
     if evaluation:
         found += [*_suites(evaluation), *_criteria(section.items("criteria", Criterion), evaluation)]
     if data:
-        found += [*_sources(data), *_seed_data(data, root)]
+        found += [*_sources(data), *_seed_data(data, root), *_demonstrations(data)]
         found += _skills([name.skill if name else None for name in section.items("capabilities", Capability)], data)
     if data and evaluation:
         found += _supply(evaluation, data)
+    sampling = section.get("sampling", Sampling)
+    if sampling and rl:
+        found += _engines(sampling, rl, plain)
     if data and rl:
         found += _rl_skills(rl, data)
     for name, phases in (("sft", sft.phases if sft else []), ("rl", rl.phases if rl else [])):
@@ -160,7 +164,7 @@ def _sources(data: DataSpec) -> Found:
         yield ("data", "sources"), "no source gives training tasks; set train of one above 0"
     elif training < data.min_tasks:
         yield ("data", "min_tasks"), f"asks for {data.min_tasks}, the sources give {training} training tasks; lower it"
-    for wanted in data.demonstrations.gold:
+    for wanted in data.demonstrations.gold or ():
         if wanted not in {source.skill for source in data.sources if source.train}:
             text = f"no source gives training tasks of {shown(wanted)}; set its train above 0 or remove it"
             yield ("data", "demonstrations", "gold", wanted), text
@@ -206,6 +210,35 @@ def _rl_skills(rl: RlSpec, data: DataSpec) -> Found:
         if skill not in trained:
             text = f"no source gives training tasks of {shown(skill)}; those that do: {', '.join(sorted(trained))}"
             yield ("rl", "skills", index), text
+
+
+def _engines(sampling: Sampling, rl: RlSpec, plain: dict[str, Any]) -> Found:
+    """What would fail only once the round is open."""
+    from stages.samplers import ENGINES
+
+    engine = sampling.engine.partition(":")[0]
+    runtime = plain.get("runtime")
+    if engine not in ENGINES:
+        yield ("sampling", "engine"), f"no sampler {shown(engine)}; use {', '.join(ENGINES)}"
+    elif engine == "vllm" and not (isinstance(runtime, dict) and runtime.get("vllm_url")):
+        yield ("sampling", "engine"), "vllm needs runtime.vllm_url; give the server's URL, e.g. http://127.0.0.1:8000"
+    for index, phase in enumerate(rl.phases):
+        if phase.method == "grpo" and engine != "transformers":
+            text = f"grpo samples from the weights in training, which {shown(engine)} cannot; use engine transformers or dpo"
+            yield ("rl", "phases", index, "method"), text
+        elif sampling.temperature == 0:
+            text = f"{phase.method} at temperature 0: a greedy group has no spread; set sampling.temperature above 0"
+            yield ("rl", "phases", index, "method"), text
+
+
+def _demonstrations(data: DataSpec) -> Found:
+    asked = data.demonstrations
+    if (
+        asked.gold is not None
+        and not sum(asked.gold.values())
+        and not (asked.rejection_samples and asked.rejection_tasks)
+    ):
+        yield ("data", "demonstrations"), "gives no demonstration, so sft has nothing to train on; set gold above 0"
 
 
 def _dev(data: DataSpec | None, backflow: BackflowSpec | None) -> Found:

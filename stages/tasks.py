@@ -151,7 +151,10 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
     goal: GoalRecord = ctx.record("goal")
     found: dict[str, TaskProof] = {}
     for record in ctx.earlier("data"):
-        same = all(record.inputs.get(pin) == bench_pins(goal)[pin] for pin in ("environment", "limits", "verifier"))
+        same = all(
+            record.inputs.get(pin) == bench_pins(goal)[pin]
+            for pin in ("environment", "variables", "limits", "verifier")
+        )
         if same and "proofs" in record.artifacts:
             lines = (ctx.workspace.open_artifact(record.artifacts["proofs"]) / "proofs.jsonl").read_text("utf-8")
             proofs = [TaskProof.model_validate_json(line) for line in lines.splitlines()]

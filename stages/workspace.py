@@ -309,11 +309,11 @@ class Workspace:
         return git.uncommitted(self.root, ["rounds"]) if (self.root / "rounds").is_dir() else []
 
     def _specs(self) -> list[str]:
-        """What people write and has changed: YAML files outside the store, and their decisions; nothing git ignores."""
+        """What people write and has changed: specs, decisions, the schedule; nothing git ignores."""
         shown = [path for path in self.root.iterdir() if not path.name.startswith(".") and path.name not in _STORE]
         found = [file for path in shown for file in (path.rglob("*.yaml") if path.is_dir() else [path])]
         names = [path.relative_to(self.root).as_posix() for path in found if path.suffix == ".yaml"]
-        return git.uncommitted(self.root, [*names, "decisions"])
+        return git.uncommitted(self.root, [*names, "decisions", "schedule.json"])
 
     def _files_of(self, number: int, record: Record) -> list[str]:
         names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")

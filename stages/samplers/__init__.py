@@ -22,6 +22,8 @@ from schemas.trajectory import BatchPlace, Sampling
 
 Message = Mapping[str, Json]
 
+ENGINES = ("transformers", "vllm", "scripted")
+
 
 @dataclass(frozen=True)
 class SampleRequest:

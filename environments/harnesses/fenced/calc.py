@@ -55,6 +55,8 @@ def value_of(node):
         return bounded(BINARY[type(node.op)](left, right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not node.keywords:
         args = [item for arg in node.args for item in items_of(arg)]
+        if node.func.id == "round" and len(args) > 1 and not -MAX_DIGITS <= args[1] <= MAX_DIGITS:
+            raise CalcError(f"round to more than {MAX_DIGITS} digits")  # else it computes 10 to that power
         if node.func.id in FUNCTIONS:
             return bounded(FUNCTIONS[node.func.id](*args))
     raise CalcError("only numbers, + - * / // % ** ( ) and sum, min, max, abs, round")

@@ -1,0 +1,63 @@
+"""Which weights are which: the base, where training starts, what a round trained last, and the champion.
+
+Every folder that leaves here holds the weights that the goal or a record pins; a base that changed on disk is refused.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from schemas.artifact import ArtifactRef
+from schemas.base import Digest
+from schemas.goal import GoalRecord
+from schemas.model import PathModel
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
+from stages.context import Context
+from stages.models import checkpoint_of, fetch
+
+Place = Path | ArtifactRef
+
+
+def fetch_base(ctx: Context, goal: GoalRecord) -> Path:
+    """The folder of the base model as the goal pinned it. Raises PinMismatch when its content is another one now."""
+    folder = model_folder(ctx, goal)
+    ctx.require_pin("base", goal.base.weights, checkpoint_of(folder).weights)
+    return folder
+
+
+def model_folder(ctx: Context, goal: GoalRecord) -> Path:
+    source = goal.spec.model
+    if isinstance(source, PathModel):
+        source = source.model_copy(update={"path": str(ctx.workspace.root / source.path)})
+    return fetch(source, ctx.cache)
+
+
+def folder_of(ctx: Context, place: Place) -> Path:
+    return ctx.workspace.open_artifact(place) if isinstance(place, ArtifactRef) else place
+
+
+def start_checkpoint(ctx: Context) -> tuple[Place, Digest]:
+    """Where training starts: the base model, or the champion of the rounds before when the spec says so."""
+    goal: GoalRecord = ctx.record("goal")
+    champion = previous_champion(ctx) if goal.spec.start == "champion" else None
+    return champion or (fetch_base(ctx, goal), goal.base.weights)
+
+
+def previous_champion(ctx: Context) -> tuple[ArtifactRef, Digest] | None:
+    for record in reversed(ctx.earlier("evaluation")):
+        if "champion" in record.artifacts and record.champion:
+            return record.artifacts["champion"], record.champion
+    return None
+
+
+def final_checkpoint(ctx: Context) -> tuple[Place, Digest, str]:
+    """Where it lies, its weights and its policy's name: what the round trained last, or its start where it trained nothing."""
+    rl: RlRecord = ctx.record("rl")
+    if rl.checkpoint is not None:
+        return rl.artifacts["checkpoint"], rl.checkpoint.weights, "rl"
+    sft: SftRecord = ctx.record("sft")
+    if sft.checkpoint is not None:
+        return sft.artifacts["checkpoint"], sft.checkpoint.weights, "sft"
+    place, weights = start_checkpoint(ctx)
+    return place, weights, "champion" if isinstance(place, ArtifactRef) else "base"
