@@ -197,3 +197,20 @@ def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
     assert first is not None
     assert goal.content_digest() == first.content_digest()
     assert not list((space.root / ".postloop").glob("tmp-*"))
+
+
+def test_a_round_with_a_wrong_spec_can_be_abandoned_and_the_next_begins_under_the_new_one(
+    cli: Cli, tmp_path: Path
+) -> None:
+    space = Workspace.create(tmp_path / "loop", tiny_spec())
+    assert cli("run", "--until", "goal", "-w", space.root).returncode == 0
+    done = cli("run", "--abandon", "-w", space.root)
+    assert (done.returncode, done.stdout.startswith("round 1: abandoned")) == (0, True)
+    assert {stage: record.skipped for stage, record in space.records(1).items()} == {
+        "goal": None, "data": "abandoned", "sft": "abandoned", "rl": "abandoned", "evaluation": "abandoned",
+        "backflow": "abandoned",
+    }  # fmt: skip
+    plan = json.loads(cli("plan", "--json", "-w", space.root).stdout)
+    assert (plan["round"], plan["open"]) == (2, False)
+    assert cli("run", "--until", "data", "--next", "-w", space.root).returncode == 0
+    assert space.has(2, "data")
