@@ -10,7 +10,7 @@ from pathlib import Path
 from schemas.artifact import ArtifactRef
 from schemas.base import Digest
 from schemas.goal import GoalRecord
-from schemas.model import PathModel
+from schemas.model import ModelSource, PathModel
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from stages.context import Context
@@ -21,13 +21,13 @@ Place = Path | ArtifactRef
 
 def fetch_base(ctx: Context, goal: GoalRecord) -> Path:
     """The folder of the base model as the goal pinned it. Raises PinMismatch when its content is another one now."""
-    folder = model_folder(ctx, goal)
+    folder = model_folder(ctx, goal.spec.model)
     ctx.require_pin("base", goal.base.weights, checkpoint_of(folder).weights)
     return folder
 
 
-def model_folder(ctx: Context, goal: GoalRecord) -> Path:
-    source = goal.spec.model
+def model_folder(ctx: Context, source: ModelSource) -> Path:
+    """The base model's folder, whatever is in it now. A path is meant from the workspace."""
     if isinstance(source, PathModel):
         source = source.model_copy(update={"path": str(ctx.workspace.root / source.path)})
     return fetch(source, ctx.cache)

@@ -18,7 +18,7 @@ from environments.sources.library import functions
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
 from evals.verify import Verifier
-from schemas.base import Digest, Json, digest_of
+from schemas.base import Digest, Json
 from schemas.bucket import Material
 from schemas.errors import InfrastructureError
 from schemas.execution import Environment
@@ -27,10 +27,10 @@ from schemas.model import PathModel
 from schemas.task import Split, Task
 from schemas.verdict import Status
 from stages.artifacts import store
-from stages.checkpoints import previous_champion
+from stages.checkpoints import model_folder, previous_champion
 from stages.context import Context
 from stages.equipment import image_of
-from stages.models import checkpoint_of, fetch
+from stages.models import checkpoint_of
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -50,7 +50,7 @@ def inputs(ctx: Context) -> Inputs:
     }
     pins = {name: Bundle(folder).digest for name, folder in _bundles(ctx).items()}
     if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
-        pins["base"] = checkpoint_of(_base(ctx)).weights
+        pins["base"] = checkpoint_of(model_folder(ctx, ctx.spec.model)).weights
     champion = _champion(ctx)
     return sections, {**pins, **({"champion": champion} if champion else {})}
 
@@ -95,7 +95,7 @@ def merged(ctx: Context) -> tuple[list[Material], dict[str, float]]:
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
     spec = deciding(ctx.spec)
     ctx.progress("base model", 0, 3)
-    base = _base(ctx)
+    base = model_folder(ctx, ctx.spec.model)
     ctx.progress("image", 1, 3)
     environment, root = image_of(spec, ctx.cache)
     ctx.progress("canary", 2, 3)
@@ -118,13 +118,6 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         goal_met=evaluations[-1].goal_met if evaluations else None,
         canary=canary,
     )
-
-
-def _base(ctx: Context) -> Path:
-    source = ctx.spec.model
-    if isinstance(source, PathModel):
-        source = source.model_copy(update={"path": str(ctx.workspace.root / source.path)})
-    return fetch(source, ctx.cache)
 
 
 def _version(ctx: Context, spec: GoalSpec, material: list[Material], weights: dict[str, float]) -> int:
@@ -171,7 +164,3 @@ def _canary(ctx: Context, environment: Environment, root: Path) -> dict[str, boo
 def _canaries(seed: int, count: int = 3) -> list[Task]:
     names = sorted(functions(), key=lambda name: order(seed, name))[:count]
     return repair_tasks(seed, lambda origin: Split.TRAIN, per_function=1, intact=False, names=names)
-
-
-def digest_of_material(material: list[Material]) -> Digest:
-    return digest_of([item.model_dump(mode="json") for item in material])
