@@ -104,6 +104,7 @@ class Equipment:
         )
         for name, amount in measured.items():
             ctx.telemetry.add(name, amount)
+        ctx.telemetry.add("tool_calls", sum(trajectory.conduct.tool_calls for trajectory in trajectories))
         tasks = [request.task for request in requests]
         verdicts = self._judge(self.verifier, tasks, trajectories)
         audits: list[Verdict | None] = [None] * len(tasks)

@@ -6,6 +6,7 @@ is measured once. INCONCLUSIVE never promotes. The held-out suites measure; noth
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -145,10 +146,12 @@ def _measure(
     folder = folder_of(ctx, where)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
+    began = time.monotonic()
     for suite in spec.evaluation.suites:
         ctx.progress(f"evaluating {name} on {suite.name}", len(attempts), len(suites))
         requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
         attempts[suite.name] = bench.attempt(sampler, requests, setting=bench.deployed(), audit="passes")
+    ctx.telemetry.put(f"seconds_a_task_{name}", (time.monotonic() - began) / max(1, sum(map(len, suites.values()))))
 
     def write(target: Path) -> None:
         for suite, rows in attempts.items():
