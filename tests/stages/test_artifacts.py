@@ -9,7 +9,7 @@ import pytest
 
 from schemas.artifact import ArtifactRef
 from schemas.errors import IntegrityError
-from stages.artifacts import hash_tree, manifest_path, open_artifact, problems_of, read_manifest, scratch, store
+from stages.artifacts import hash_tree, kept, manifest_path, open_artifact, problems_of, read_manifest, scratch, store
 
 
 class Place:
@@ -156,3 +156,14 @@ def test_stored_files_are_read_only(place: Place) -> None:
     ref = store(place, "data", "tasks", two_files)
     assert {path.stat().st_mode & 0o222 for path in (place.root / ref.path).rglob("*") if path.is_file()} == {0}
     assert hash_tree(place.root / ref.path).digest() == ref.digest
+
+
+def test_what_a_killed_run_left_whole_is_found_by_its_name_and_what_is_damaged_is_not(place: Place) -> None:
+    assert kept(place, "evaluation", "attempts-0123") is None
+    ref = store(place, "evaluation", "attempts-0123", lambda folder: (folder / "rows").write_text("a lot of work"))
+    assert kept(place, "evaluation", "attempts-0123") == ref
+    assert kept(place, "evaluation", "attempts-012") is None
+    path = place.root / ref.path / "rows"
+    path.chmod(0o644)
+    path.write_text("a lot of wark")
+    assert kept(place, "evaluation", "attempts-0123") is None
