@@ -8,7 +8,9 @@ First form: the evidence is what the log holds and pass@k of the task; experimen
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
+from environments.sources.splits import order
 from evals.buckets import Half, build, changes, indicators, material, treat
 from evals.rules import load_rules, rules_digest
 from evals.suites import halves
@@ -85,13 +87,26 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     """The same dev tasks each round, so that a bucket is compared on equal items; the policy gives other seeds."""
     spec = goal.spec.backflow
     dev = [task for task in tasks if task.split is Split.DEV]
-    half = spec.tasks // 2
-    chosen = [task for part in halves(dev) for task in round_robin(part, half, goal.spec.seed)]
+    chosen = sampled(halves(dev), spec.tasks // 2, goal.spec.seed)
     artifact, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
         sampler = bench.sampler(folder_of(ctx, artifact))
         requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
         return bench.attempt(sampler, requests, setting=bench.deployed(), audit="all")
+
+
+def sampled(parts: Sequence[list[Task]], each: int, seed: int) -> list[Task]:
+    """`each` tasks of either half: of the families that both have first, turn by turn, so that a bucket chosen on one half
+    can be measured on the other; within a family one task of each origin before a second."""
+    shared = set.intersection(*({task.family for task in part} for part in parts))
+    chosen: list[Task] = []
+    for part in parts:
+        ranked: list[tuple[bool, int, str, Task]] = []
+        for family in {task.family for task in part}:
+            own = round_robin([task for task in part if task.family == family], each, seed)
+            ranked += [(family not in shared, turn, order(seed, family), task) for turn, task in enumerate(own)]
+        chosen += [row[3] for row in sorted(ranked, key=lambda row: row[:3])[:each]]
+    return chosen
 
 
 def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:

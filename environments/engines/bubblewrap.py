@@ -409,6 +409,8 @@ def _set_rlimits(pid: int, limits: Limits, alone: bool, drop: list[str]) -> None
         # a root without CAP_SYS_RESOURCE may not; the sandbox's own user may
         command = [*drop, "prlimit", f"--pid={pid}", *(f"--{kind}={value}:{value}" for kind, value in wanted.items())]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode and not Path(f"/proc/{pid}/root").exists():
+            raise ProcessLookupError(pid) from None  # it ended meanwhile, as when bubblewrap could not start: that is its own story
         if done.returncode:
             raise SandboxError(f"sandbox: limits of {pid}: {done.stderr.strip()[:200]}; see ulimit -H -a") from None
 
