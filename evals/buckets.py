@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from environments.sources.repair import operators_of
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
 from evals.rules import decide, route_of, rules_digest
@@ -270,13 +271,12 @@ def _verdict(difference: Estimate) -> Literal["shrank", "unchanged", "grew", "no
 
 
 def _material(bucket: Bucket, spec: BackflowSpec, training_tasks: int, trajectories: list[str]) -> Material:
-    skill, _, operator = bucket.family.partition(".")
     kind: Literal["tasks", "demonstrations", "weights", "proposal"]
     amount, weight, operators = 0, 1.0, list[str]()
     note = f"{bucket.size} of {bucket.denominator} attempts, cause {bucket.cause}, rule {bucket.rule}"
     if bucket.route is Route.DATA:
         kind, amount = "tasks", spec.new_tasks
-        operators = [operator] if skill == "repair" and operator else []
+        operators = list(operators_of(bucket.family))
     elif bucket.route is Route.SFT:
         kind, amount = "demonstrations", spec.demonstrations
     elif bucket.route is Route.RL:

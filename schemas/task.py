@@ -37,7 +37,7 @@ class Task(Frozen):
     kind: Literal["function", "answer"] = Field(
         description="function: judged by cases; answer: by the text of answer.txt"
     )
-    family: Name = Field(description="the skill that a bucket is about, e.g. repair.compare, lookup.sum, instruction")
+    family: Name = Field(description="the skill that a bucket is about, e.g. repair.condition, lookup.table, instruction")
     skill: Name = Field(description="repair | lookup | instruction: the broad ability, several families each")
     origin: str = Field(description="what it was made from; splits are by origin, so no origin is in two splits")
     split: Split

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from environments.sources import lookup
 from environments.sources.instruction import instruction_tasks
-from environments.sources.library import functions
+from environments.sources.library import functions, sealed_functions
 from environments.sources.lookup import lookup_tasks
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import split_of
@@ -31,8 +31,8 @@ PER_ORIGIN = 4
 def tasks_of(seed: int = 0) -> dict[str, list[Task]]:
     """The tasks of each skill, sorted by id."""
     return {
-        "repair": repair_tasks(seed, split_of(seed, functions()), PER_FUNCTION),
-        "lookup": lookup_tasks(seed, split_of(seed, lookup.origins()), PER_ORIGIN),
+        "repair": repair_tasks(seed, split_of(seed, functions(), sealed_functions()), PER_FUNCTION),
+        "lookup": lookup_tasks(seed, split_of(seed, lookup.origins(), lookup.sealed_origins()), PER_ORIGIN),
         "instruction": instruction_tasks(),
     }
 

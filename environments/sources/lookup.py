@@ -1,6 +1,7 @@
 """Questions whose answer a tool should compute: `calc.*` in words, `lookup.*` over a table in data.csv.
 
-An origin is a template with a theme, e.g. `calc.chain:eggs`. Tasks of the split `boundary` sit on an edge: nothing is
+An origin is a template with a theme, e.g. `calc.chain:eggs`; a family is what the question is asked of, `lookup.words` or
+`lookup.table`. Tasks of the split `boundary` sit on an edge: nothing is
 left, no row matches, a value equals the limit. `expression_of` is the solver: what a demonstration types into a
 calculator. Not covered: fractions, units, and tables too long for a prompt.
 """
@@ -37,6 +38,7 @@ WORDS = {
     ),
 }
 THINGS = ("pens", "apples", "coins", "stamps", "books", "bricks", "eggs", "tickets", "plates", "cards")
+SEALED_THINGS = ("shells", "ropes", "maps")  # sealed origins only ever measure, see splits.py
 BARE = {
     "plus": ("a + b", "a-b"),
     "minus": ("a - b", "a+b"),
@@ -48,7 +50,10 @@ BARE = {
     "plus_minus": ("a + b - c", "a+b+c"),
     "sum_times": ("(a + b) * c", "a+b*c"),
     "rest_times": ("(a - b) * c", "a-b*c"),
+    "times_sum": ("a * (b + c)", "a*b+c"),
+    "times_rest": ("a * (b - c)", "a*b-c"),
 }
+SEALED_BARE = ("times_sum", "times_rest")
 
 QUESTIONS = {
     "lookup.sum": "What is the sum of {value} over the rows with {key} above {limit}?",
@@ -67,14 +72,23 @@ TABLES = {
     "trees": ("tree", "height", "fruits", ("fig", "plum", "pear", "lime", "kaki", "date")),
     "boats": ("boat", "length", "crew", ("Swan", "Gull", "Tern", "Ibis", "Crane", "Heron")),
     "farm": ("animal", "age", "milk", ("cow", "goat", "ewe", "yak", "mare", "llama")),
+    "hikes": ("trail", "hours", "climb", ("ridge", "gorge", "lake", "pass", "mill", "moor")),
+    "films": ("film", "minutes", "seats", ("Orbit", "Harbor", "Ember", "Frost", "Lantern", "Tides")),
+    "jars": ("jar", "grams", "spoons", ("salt", "mint", "sage", "dill", "anise", "cumin")),
 }
+SEALED_TABLES = ("hikes", "films", "jars")
 
 
 def origins() -> list[str]:
     """Every origin, sorted."""
-    words = [f"{family}:{things}" for family in WORDS for things in THINGS]
+    words = [f"{family}:{things}" for family in WORDS for things in THINGS + SEALED_THINGS]
     bare = [f"calc.bare:{name}" for name in BARE]
     return sorted(words + bare + [f"{family}:{theme}" for family in QUESTIONS for theme in TABLES])
+
+
+def sealed_origins() -> frozenset[str]:
+    sealed = {*SEALED_THINGS, *SEALED_BARE, *SEALED_TABLES}
+    return frozenset(origin for origin in origins() if origin.partition(":")[2] in sealed)
 
 
 def lookup_tasks(seed: int, split_of: Callable[[str], Split], per_origin: int) -> list[Task]:
@@ -115,7 +129,7 @@ def _make(origin: str, number: int, split: Split, rng: random.Random) -> Task:
     task = Task(
         id=f"{SKILL}/{family}_{theme}/{number}".replace(".", "_"),
         kind="answer",
-        family=family,
+        family=f"{SKILL}.{'table' if family in QUESTIONS else 'words'}",
         skill=SKILL,
         origin=origin,
         split=split,
@@ -213,13 +227,12 @@ def _reckoned(node: ast.expr) -> int:
 def _wrong(task: Task, answer: int) -> int:
     """What comes out when a condition is overlooked or an operation mixed up; another number in any case."""
     numbers = [int(n) for n in re.findall(r"\d+", task.statement)]
+    family, theme = task.origin.split(":")
     if DATA in task.files:
         values = [int(line.split(",")[1]) for line in task.files[DATA].splitlines()[1:]]
         slip = {"lookup.sum": sum(values), "lookup.max": min(values), "lookup.count": len(values)}.get(
-            task.family, max(values)
+            family, max(values)
         )
     else:
-        theme = task.origin.split(":")[1]
-        form = BARE[theme][1] if task.family == "calc.bare" else WORDS[task.family][2]
-        slip = _value(_filled(form, numbers))
+        slip = _value(_filled(BARE[theme][1] if family == "calc.bare" else WORDS[family][2], numbers))
     return slip if slip != answer else answer + 1

@@ -21,6 +21,14 @@ from schemas.task import Case, Split, Task
 FILE = "solution.py"
 VISIBLE = 3
 SKILL = "repair"
+# A family is a kind of mistake: few enough that a development set has several functions of each, so that a change of one
+# can be seen. `made_by` names the operator itself.
+KINDS = {
+    "value": ("arith", "index", "literal"),
+    "condition": ("boundary", "compare", "logic"),
+    "step": ("call", "missing", "return", "swap"),
+}
+_KIND = {operator: kind for kind, operators in KINDS.items() for operator in operators}
 
 
 def repair_tasks(
@@ -72,6 +80,12 @@ def fresh_repair_tasks(
     picked = [queue[i] for i in range(max(map(len, queues), default=0)) for queue in queues if i < len(queue)][:n]
     tasks = [_task(functions()[name], *pair, pool, split, seed, made_by) for name, pool, pair in picked]
     return sorted(tasks, key=lambda task: task.id)
+
+
+def operators_of(family: str) -> tuple[str, ...]:
+    """The mutation operators of a family of this skill; () for any other."""
+    skill, _, kind = family.partition(".")
+    return KINDS.get(kind, ()) if skill == SKILL else ()
 
 
 def cases_of(function: Function) -> list[Case]:
@@ -136,7 +150,7 @@ def _task(
     hidden = [i for i in range(len(cases)) if i not in visible]
     return Task(
         id=_id(mutant),
-        family=f"{SKILL}.{mutant.operator}",
+        family=f"{SKILL}.{_KIND[mutant.operator]}",
         statement=_statement(function, None if edge is None else cases[edge]),
         files={FILE: mutant.source},
         wrong={FILE: _wrong(pool, mutant, hidden, seed)},

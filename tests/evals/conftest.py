@@ -16,7 +16,7 @@ START, GOLD = "def f(x):\n    return x - 1\n", "def f(x):\n    return x + 1\n"
 CUT = digest_of("any")
 
 
-def task(name: str = "f", variant: str = "arith_1", family: str = "repair.arith", **changes: Any) -> Task:
+def task(name: str = "f", variant: str = "arith_1", family: str = "repair.value", **changes: Any) -> Task:
     fields: dict[str, Any] = {
         "id": f"repair/{name}/{variant}",
         "kind": "function",

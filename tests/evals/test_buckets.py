@@ -11,7 +11,7 @@ from schemas.bucket import Route, bucket_id
 from schemas.task import Split
 
 RULES = load_rules()
-UNCHANGED, PROTOCOL = bucket_id("returns_unchanged", "repair.arith"), bucket_id("protocol", "repair.arith")
+UNCHANGED, PROTOCOL = bucket_id("returns_unchanged", "repair.value"), bucket_id("protocol", "repair.value")
 SHAPES = {
     "pass": {"passed": True},
     "unchanged": {"outcome": {}, "visible": False},
@@ -24,7 +24,7 @@ SHAPES = {
 def half(make_task, make_attempt):
     """A half of dev from rows of shapes: one row an origin, one shape an attempt."""
 
-    def make(rows, family="repair.arith", prefix="f"):
+    def make(rows, family="repair.value", prefix="f"):
         tasks = {t.id: t for t in (make_task(f"{prefix}{i}", "arith_1", family) for i in range(len(rows)))}
         attempts = [
             make_attempt(task, number, **SHAPES[shape])
@@ -44,8 +44,8 @@ def test_buckets_are_counted_on_one_half_and_measured_on_the_other(half):
     buckets = build(half(FIRST), measuring, RULES)
     assert [(b.cause, b.size, b.denominator) for b in buckets] == [
         ("returns_unchanged", 18, 36),
-        ("infrastructure", 4, 36),
         ("protocol", 4, 36),
+        ("infrastructure", 4, 36),
     ]
     largest = buckets[0]
     assert largest.id == UNCHANGED
@@ -122,7 +122,7 @@ def test_few_origins_or_none_are_not_enough_evidence(half):
 
 def bucket_list(half):
     """One bucket of each route, by override."""
-    names = ["arith", "compare", "logic", "index"]
+    names = ["value", "compare", "condition", "index"]
     routes = [Route.DATA, Route.SFT, Route.RL, Route.GOAL]
     found = []
     for size, (name, route) in enumerate(zip(names, routes, strict=True), start=1):
@@ -135,9 +135,9 @@ def bucket_list(half):
 def test_each_route_gets_its_kind_of_material(half, make_task):
     spec = BackflowSpec(new_tasks=24, demonstrations=16, weight=2.0)
     buckets = bucket_list(half)
-    train = [make_task("t", "logic_1", "repair.logic", split=Split.TRAIN)]
+    train = [make_task("t", "logic_1", "repair.condition", split=Split.TRAIN)]
     found = {m.route: m for m in material(buckets, spec, train, {buckets[0].id: ["rl-1"]})}
-    assert (found["data"].kind, found["data"].amount, found["data"].operators) == ("tasks", 24, ["arith"])
+    assert (found["data"].kind, found["data"].amount, found["data"].operators) == ("tasks", 24, ["arith", "index", "literal"])
     assert found["data"].trajectories == ["rl-1"]
     assert (found["sft"].kind, found["sft"].amount) == ("demonstrations", 16)
     assert (found["rl"].kind, found["rl"].weight) == ("weights", 2.0)

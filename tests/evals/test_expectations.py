@@ -55,7 +55,7 @@ def demonstration(number=0, reply="fixed", **changes):
     row = {
         "id": f"d{number}",
         "task_id": "repair/f/arith_1",
-        "family": "repair.arith",
+        "family": "repair.value",
         "source": "gold",
         "split": "train",
     }

@@ -193,13 +193,13 @@ def test_no_attempts_give_every_metric_without_a_value():
 
 
 def test_families_are_reported_apart(make_task, make_attempt):
-    arith, logic = make_task("f"), make_task("g", "logic_1", "repair.logic")
+    arith, logic = make_task("f"), make_task("g", "logic_1", "repair.condition")
     found = by_family(
         [make_attempt(arith, 0, True), make_attempt(logic, 0, False), make_attempt(logic, 1, status="error")]
     )
     assert [(name, e.value, e.errors) for name, e in found.items()] == [
-        ("repair.arith", 1.0, 0),
-        ("repair.logic", 0.0, 1),
+        ("repair.condition", 0.0, 1),
+        ("repair.value", 1.0, 0),
     ]
 
 

@@ -15,7 +15,7 @@ def evidence(**changes) -> Evidence:
     facts = {
         "trajectory": "evaluation-0",
         "task_id": "repair/f/arith_1",
-        "family": "repair.arith",
+        "family": "repair.value",
         "origin": "f",
         "status": "scored",
         "parse_errors": 0,
@@ -113,7 +113,7 @@ def test_one_cause_has_one_route():
         ({"violations": {"contains": "tampering"}}, True),
         ({"violations": {"ge": 2}}, False),
         ({"violations": ["tampering"]}, True),
-        ({"family": {"in": ["repair.arith", "repair.logic"]}}, True),
+        ({"family": {"in": ["repair.value", "repair.condition"]}}, True),
         ({"submitted": False, "turns": 2}, True),
         ({"parse_errors": False}, False),
     ],
@@ -190,7 +190,7 @@ def test_evidence_is_of_failures_contested_passes_and_lost_attempts(make_task, m
         make_attempt(task, 4, status="lost", errors=()),
         make_attempt(task, 5, status="unscored"),
     ]
-    found = {e.trajectory: e for e in collect(attempts, {task.id: task}, {"repair.arith": 12})}
+    found = {e.trajectory: e for e in collect(attempts, {task.id: task}, {"repair.value": 12})}
     ids = [a.trajectory.id for a in attempts]
     assert ids[0] not in found
     wrong = found[ids[1]]

@@ -39,7 +39,7 @@ def test_routed_tasks_are_fresh_training_tasks_of_the_family(pool: list[Task]) -
     chosen = select(pool, [SourceSpec(skill="repair", train=100), SourceSpec(skill="lookup", train=20)], 0)
     made = {
         family: route_tasks([_material(family, operators)], pool, chosen, 0)
-        for family, operators in (("repair.compare", ["compare"]), ("lookup.sum", []))
+        for family, operators in (("repair.condition", ["compare"]), ("lookup.table", []))
     }
     used = {t.id for t in chosen}
     kept = {t.origin for t in pool if t.split is not Split.TRAIN}

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from schemas.base import Json, canonical
 
+# Modules whose functions only ever measure: whoever changes a setting must not look at results on them.
+SEALED = frozenset({"codes", "games", "kitchen", "logs", "measures", "music", "sports", "travel", "votes"})
+
 
 @dataclass(frozen=True)
 class Function:
@@ -30,6 +33,10 @@ class Function:
     arguments: tuple[list[Json], ...]
     call: Callable[..., object]
 
+    @property
+    def sealed(self) -> bool:
+        return self.module in SEALED
+
 
 @cache
 def functions() -> dict[str, Function]:
@@ -41,6 +48,11 @@ def functions() -> dict[str, Function]:
                 raise ValueError(f"{function.name}: defined in {found[function.name].module} and in {name}; rename one")
             found[function.name] = function
     return found
+
+
+def sealed_functions() -> frozenset[str]:
+    """Names of the functions that only measure."""
+    return frozenset(name for name, function in functions().items() if function.sealed)
 
 
 def _of_module(name: str) -> list[Function]:
