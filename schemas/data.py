@@ -31,6 +31,7 @@ class DemonstrationSpec(Frozen):
         default=0, ge=0, description="attempts of the start policy a training task; verified ones kept"
     )
     rejection_tasks: int = Field(default=0, ge=0, description="training tasks that are sampled so")
+    rejection_skills: list[str] = Field(default_factory=list, description="skills of those tasks; empty: every one")
     from_past_rounds: int = Field(
         default=0,
         ge=0,

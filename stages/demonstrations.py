@@ -65,7 +65,8 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
 def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> list[Attempt]:
     """Attempts of the policy that training starts from, for rejection sampling."""
     spec = goal.spec.data.demonstrations
-    chosen = round_robin(tasks, spec.rejection_tasks, goal.spec.seed) if spec.rejection_samples else []
+    asked = [task for task in tasks if not spec.rejection_skills or task.skill in spec.rejection_skills]
+    chosen = round_robin(asked, spec.rejection_tasks, goal.spec.seed) if spec.rejection_samples else []
     if not chosen:
         return []
     place, weights = start_checkpoint(ctx)
@@ -74,10 +75,11 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
 
 
 def _first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
-    """One verified attempt a task, without a turn that did not parse."""
+    """One verified attempt a task, without a turn that did not parse or was cut: a cut one would teach not to stop."""
     found: dict[str, Attempt] = {}
     for attempt in attempts:
-        if attempt.verdict.passed and not attempt.trajectory.conduct.invalid_calls:
+        conduct = attempt.trajectory.conduct
+        if attempt.verdict.passed and not conduct.invalid_calls and not conduct.truncated_turns:
             found.setdefault(attempt.trajectory.task_id, attempt)
     return list(found.values())
 

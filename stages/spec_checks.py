@@ -164,10 +164,13 @@ def _sources(data: DataSpec) -> Found:
         yield ("data", "sources"), "no source gives training tasks; set train of one above 0"
     elif training < data.min_tasks:
         yield ("data", "min_tasks"), f"asks for {data.min_tasks}, the sources give {training} training tasks; lower it"
-    for wanted in data.demonstrations.gold or ():
-        if wanted not in {source.skill for source in data.sources if source.train}:
-            text = f"no source gives training tasks of {shown(wanted)}; set its train above 0 or remove it"
-            yield ("data", "demonstrations", "gold", wanted), text
+    trained, asked = {source.skill for source in data.sources if source.train}, data.demonstrations
+    named: list[tuple[Place, str]] = [(("gold", skill), skill) for skill in asked.gold or ()]
+    named += [(("rejection_skills", index), skill) for index, skill in enumerate(asked.rejection_skills)]
+    for place, skill in named:
+        if skill not in trained:
+            text = f"no source gives training tasks of {shown(skill)}; set its train above 0 or remove it"
+            yield ("data", "demonstrations", *place), text
 
 
 def _skills(skills: Sequence[str | None], data: DataSpec) -> Found:

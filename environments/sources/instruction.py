@@ -1,15 +1,19 @@
 """Plain questions that a small chat model usually answers: what training must not make it forget. No code, no tool.
 
-Every task is in the split `retention`. An answer counts when it contains the expected word. SmolLM2-135M-Instruct
-answers 100 of the 110 (greedy, 40 tokens); the rest leave room to see a gain.
+Most are in the split `retention` and only measure; some are training tasks, so that a model's own right answers can be
+replayed against forgetting, and some are in dev, where forgetting is attributed. Which is which is the same for every
+seed. An answer counts when it contains the expected word. SmolLM2-135M-Instruct answers 100 of the 110 (greedy, 40
+tokens); the rest leave room to see a gain.
 """
 
 from __future__ import annotations
 
+from environments.sources.splits import order
 from schemas.task import Split, Task
 
 SKILL = "instruction"
 FILE = "answer.txt"
+SHARES = {Split.TRAIN: 28, Split.DEV: 22}  # questions; the others are retention
 
 # (name, question, expected word, a wrong word)
 QUESTIONS = [
@@ -128,6 +132,7 @@ QUESTIONS = [
 
 def instruction_tasks() -> list[Task]:
     """One task a question, sorted by id."""
+    split = _splits()
     tasks = [
         Task(
             id=f"{SKILL}/{name}/0",
@@ -135,7 +140,7 @@ def instruction_tasks() -> list[Task]:
             family=SKILL,
             skill=SKILL,
             origin=name,
-            split=Split.RETENTION,
+            split=split[name],
             statement=question,
             files={},
             editable=[FILE],
@@ -148,3 +153,9 @@ def instruction_tasks() -> list[Task]:
         for name, question, expected, wrong in QUESTIONS
     ]
     return sorted(tasks, key=lambda task: task.id)
+
+
+def _splits() -> dict[str, Split]:
+    names = sorted((row[0] for row in QUESTIONS), key=lambda name: order(0, name))
+    shares = [split for split, count in SHARES.items() for _ in range(count)]
+    return dict(zip(names, shares + [Split.RETENTION] * (len(names) - len(shares)), strict=True))
