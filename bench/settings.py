@@ -38,7 +38,7 @@ COMMON: Changes = {
     "data.sources.1.held_out": 0,
     "data.sources.2.retention": 0,
     "data.demonstrations.from_past_rounds": 0,
-    "criteria": [],
+    "criteria": [{"name": "repairs", "suite": "dev", "metric": "pass@1", "at_least": 0.5}],
     "evaluation.suites": [
         {"name": "dev", "split": "dev", "skills": ["repair", "lookup"], "tasks": 72, "samples": 2},
         {"name": "dev_plain", "split": "dev", "skills": ["instruction"], "samples": 2},
