@@ -1,6 +1,6 @@
 """Settings of the embedded default, compared on dev: what may be looked at when one is chosen.
 
-    python -m bench.settings --folder DIR --out FILE.json [VARIANT...] [--list]
+    python -m bench.settings --folder DIR --out FILE.json [VARIANT...]
 
 Every variant is the default template with some fields changed, run as a round of one workspace by `postloop run`; suites
 are dev and the plain questions of dev, held-out splits are empty, and nothing flows from one variant to the next. A
@@ -36,6 +36,7 @@ COMMON: Changes = {
     "data.sources.0.held_out": 0,
     "data.sources.0.boundary": 0,
     "data.sources.1.held_out": 0,
+    "data.sources.1.boundary": 0,
     "data.sources.2.retention": 0,
     "data.demonstrations.from_past_rounds": 0,
     "criteria": [{"name": "repairs", "suite": "dev", "metric": "pass@1", "at_least": 0.5}],
@@ -52,7 +53,10 @@ COMMON: Changes = {
 }
 GRPO = "rl.phases.0"
 VARIANTS: dict[str, Changes] = {
-    "few": {},
+    "outcome": {},
+    "priced": {"rewards": {"unchanged": -0.2}},
+    "fewer": {"data.demonstrations.gold": {"repair": 32, "lookup": 12}},
+    "longer": {f"{GRPO}.steps": 12},
 }
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from schemas.backflow import BackflowSpec
 from schemas.base import SCHEMA_VERSION, Digest, Frozen, Name
@@ -58,9 +58,23 @@ class Safety(Frozen):
 class Budgets(Frozen):
     """Per attempt. Entering the pins: a longer budget is another experiment."""
 
-    max_turns: int = Field(default=2, ge=1)
+    max_turns: int = Field(default=2, ge=1, description="completions of one attempt")
+    max_turns_of: dict[str, int] = Field(
+        default_factory=dict, description="skill -> its own max_turns, >= 1, where it differs"
+    )
     max_tool_calls: int = Field(default=4, ge=0)
     max_context_tokens: int = Field(default=1024, ge=64)
+
+    @field_validator("max_turns_of")
+    @classmethod
+    def _at_least_one(cls, value: dict[str, int]) -> dict[str, int]:
+        for skill, turns in value.items():
+            if turns < 1:
+                raise ValueError(f"{skill} has {turns} turns; give at least 1")
+        return value
+
+    def turns_for(self, skill: str) -> int:
+        return self.max_turns_of.get(skill, self.max_turns)
 
 
 class EnvironmentSpec(Frozen):

@@ -171,7 +171,8 @@ class _Loop:
 
     def _options(self, row: _Row) -> dict[str, Any]:
         budgets = self.setting.budgets
-        return {"max_turns": budgets.max_turns, "max_tool_calls": budgets.max_tool_calls, "hint": row.request.hint}
+        turns = budgets.turns_for(row.request.task.skill)
+        return {"max_turns": turns, "max_tool_calls": budgets.max_tool_calls, "hint": row.request.hint}
 
     def _ask(self, row: _Row, request: dict[str, Any]) -> None:
         """One question to the harness; each on its own, so that one that cannot be answered costs one trajectory."""

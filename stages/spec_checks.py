@@ -20,7 +20,7 @@ from schemas.bucket import Rule
 from schemas.data import DataSpec
 from schemas.errors import InputError, SpecError
 from schemas.evaluation import EvaluationSpec, SuiteSpec
-from schemas.goal import Capability, Criterion, GoalSpec, Safety
+from schemas.goal import Budgets, Capability, Criterion, GoalSpec, Safety
 from schemas.rl import RlSpec
 from schemas.sft import SftSpec
 from schemas.task import Split
@@ -50,6 +50,9 @@ def checks(plain: Json, root: Path) -> list[tuple[Place, str]]:
         found += _skills([name.skill if name else None for name in section.items("capabilities", Capability)], data)
     if data and evaluation:
         found += _supply(evaluation, data)
+    budgets = section.get("budgets", Budgets)
+    if data and budgets:
+        found += _turns(budgets, data)
     sampling = section.get("sampling", Sampling)
     if sampling and rl:
         found += _engines(sampling, rl, plain)
@@ -179,6 +182,13 @@ def _skills(skills: Sequence[str | None], data: DataSpec) -> Found:
         if skill is not None and skill not in known:
             text = f"{shown(skill)} has no source; add one to data.sources or name one of {', '.join(known)}"
             yield ("capabilities", index, "skill"), text
+
+
+def _turns(budgets: Budgets, data: DataSpec) -> Found:
+    known: list[str] = [source.skill for source in data.sources]
+    for skill in budgets.max_turns_of:
+        if skill not in known:
+            yield ("budgets", "max_turns_of", skill), f"no source has this skill; {suggestion(skill, known)}"
 
 
 def _seed_data(data: DataSpec, root: Path) -> Found:
