@@ -35,6 +35,7 @@ def small_spec() -> str:
     yaml = YAML()
     spec = yaml.load(dump_default("default"))
     spec["data"] = SMALL
+    spec["sampling"]["threads"] = 1  # other tests have the other core
     spec["sft"] = {
         "phases": [{"name": "cold_start", "steps": 5, "batch_size": 8}],
         "min_parse_rate": 0.0,

@@ -191,6 +191,14 @@ def test_a_context_without_room_for_a_completion_ends_the_attempt(tiny: Path, fe
         as_rollout(trajectory)
 
 
+def test_a_skill_may_have_its_own_number_of_turns(tiny: Path, fenced: Bundle, runner: Runner) -> None:
+    wrong = ScriptedSampler(tiny, TASKS, "wrong")
+    for own, turns in (({"repair": 1}, 1), ({"lookup": 1}, 2)):
+        setting = Setting(SETTING.sampling, Budgets(max_turns=2, max_turns_of=own, max_context_tokens=2048))
+        (trajectory,), _ = rollout(wrong, fenced, runner, requests_for([repair()]), setting)
+        assert (len(trajectory.turns), trajectory.stop) == (turns, "turn_limit")
+
+
 def test_the_tools_harness_edits_then_submits(tiny: Path, tools: Bundle, runner: Runner) -> None:
     gold = ScriptedSampler(tiny, TASKS)
     (trajectory,), _ = rollout(gold, tools, runner, requests_for([repair()]), SETTING)

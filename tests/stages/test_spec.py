@@ -307,6 +307,19 @@ MALFORMED = [
         "goal.yaml:12: data.seed_data:",
         "is no folder",
     ),
+    (
+        "turns of no skill",
+        GOOD + "budgets: {max_turns_of: {repiar: 1}}\n",
+        "goal.yaml:29: budgets.max_turns_of.repiar:",
+        "did you mean repair",
+    ),
+    ("no turn at all", GOOD + "budgets: {max_turns_of: {repair: 0}}\n", "goal.yaml:29: budgets.max_turns_of:", "at least 1"),
+    (
+        "rejection of no skill",
+        swapped(("data:\n", "data:\n  demonstrations: {rejection_skills: [lookup]}\n")),
+        "goal.yaml:12: data.demonstrations.rejection_skills.0:",
+        "no source gives training tasks of 'lookup'",
+    ),
     ("rewards that pay for trying", GOOD + "rewards: {partial: 0.9}\n", "goal.yaml:29: rewards:", "half of outcome"),
     ("a path outside", GOOD + "safety: {paths: [../x]}\n", "goal.yaml:29: safety.paths.0:", "leaves the agent's tree"),
     (
