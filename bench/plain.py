@@ -37,13 +37,14 @@ from schemas.goal import Bundles, GoalRecord, GoalSpec
 from schemas.rl import GrpoPhase
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
-from stages.backflow import trained_origins
+from stages.backflow import sampled, trained_origins
 from stages.context import Context
+from stages.demonstrations import first_clean_passes
 from stages.equipment import Equipment, image_of
 from stages.models import checkpoint_of, fetch
 from stages.rl import TaskStream, mixed, sample_groups
 from stages.rollout import Setting
-from stages.samplers import Sampler, open_sampler
+from stages.samplers import Sampler, open_sampler, use_threads
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.spec import load_spec
 from stages.tasks import round_robin, select
@@ -130,7 +131,21 @@ def demonstrate(bench: Equipment, spec: GoalSpec, base: Path, tasks: Sequence[Ta
     )
     setting = Setting(sampling=written, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
     attempts = bench.attempt(gold, bench.requests(shown, 1, Purpose.DEMONSTRATION, gold.policy), setting=setting)
+    names = {task.id for task in shown}
+    attempts += sample_demonstrations(bench, spec, base, [task for task in training if task.id not in names])
     return [attempt.trajectory.conversation() for attempt in attempts]
+
+
+def sample_demonstrations(bench: Equipment, spec: GoalSpec, base: Path, tasks: Sequence[Task]) -> list[Attempt]:
+    """The base's own verified attempts."""
+    asked = spec.data.demonstrations
+    pool = [task for task in tasks if not asked.rejection_skills or task.skill in asked.rejection_skills]
+    chosen = round_robin(pool, asked.rejection_tasks, spec.seed) if asked.rejection_samples else []
+    if not chosen:
+        return []
+    sampler = open_sampler(spec.sampling, base, spec.runtime)
+    requests = bench.requests(chosen, asked.rejection_samples, Purpose.DEMONSTRATION, sampler.policy)
+    return first_clean_passes(bench.attempt(sampler, requests))
 
 
 def train(
@@ -140,17 +155,18 @@ def train(
     from stages.trainers.sft import train_sft
 
     rows = demonstrate(bench, spec, base, tasks)
+    use_threads(spec.sampling.threads)
     start = base
     for number, phase in enumerate(spec.sft.phases):
         out = folder / f"sft-{number}"
         train_sft(start, out, folder / f"sft-{number}-adapter", rows, phase, spec.seed)
         start = out
-    dev = [task for task in tasks if task.split is Split.DEV]
+    choosing = halves([task for task in tasks if task.split is Split.DEV])[0]
     sampler = open_sampler(spec.sampling, start, spec.runtime)
-    parsed = round_robin(halves(dev)[0], spec.sft.gate_tasks, spec.seed)
-    bench.attempt(sampler, bench.requests(parsed, 2, Purpose.DEMONSTRATION, sampler.policy))
-    wanted = [task for task in dev if not spec.rl.skills or task.skill in spec.rl.skills]
-    probed = round_robin(halves(wanted)[0], spec.rl.headroom.tasks, spec.seed)
+    parsed = round_robin(choosing, spec.sft.gate_tasks, spec.seed)
+    bench.attempt(sampler, bench.requests(parsed, 2, Purpose.HEADROOM, sampler.policy))
+    wanted = [task for task in choosing if not spec.rl.skills or task.skill in spec.rl.skills]
+    probed = round_robin(wanted, spec.rl.headroom.tasks, spec.seed)
     sampler = open_sampler(spec.sampling, start, spec.runtime)
     requests = bench.requests(probed, spec.rl.headroom.samples, Purpose.HEADROOM, sampler.policy)
     headroom = bench.attempt(sampler, requests)
@@ -199,7 +215,7 @@ def evaluate(bench: Equipment, spec: GoalSpec, policies: dict[str, Path], tasks:
         for suite in spec.evaluation.suites:
             chosen = suite_tasks(tasks, suite, spec.seed)
             requests = bench.requests(chosen, suite.samples, Purpose.EVALUATION, sampler.policy)
-            found[name][suite.name] = bench.attempt(sampler, requests, audit=True)
+            found[name][suite.name] = bench.attempt(sampler, requests, setting=bench.deployed(), audit="passes")
     how: dict[str, Any] = {"resamples": spec.evaluation.resamples, "confidence": spec.evaluation.confidence}
     scores: dict[str, Any] = {}
     for name, suites in found.items():
@@ -217,11 +233,10 @@ def evaluate(bench: Equipment, spec: GoalSpec, policies: dict[str, Path], tasks:
 def look_at_failures(bench: Equipment, spec: GoalSpec, policy: Path, tasks: Sequence[Task]) -> int:
     """Dev attempts of the final policy, sorted into buckets; how many there are."""
     choosing, measuring = halves([task for task in tasks if task.split is Split.DEV])
-    half = spec.backflow.tasks // 2
-    chosen = [task for part in (choosing, measuring) for task in round_robin(part, half, spec.seed)]
+    chosen = sampled((choosing, measuring), spec.backflow.tasks // 2, spec.seed)
     sampler = open_sampler(spec.sampling, policy, spec.runtime)
     requests = bench.requests(chosen, spec.backflow.samples, Purpose.ATTRIBUTION, sampler.policy)
-    attempts = bench.attempt(sampler, requests, audit=True)
+    attempts = bench.attempt(sampler, requests, setting=bench.deployed(), audit="all")
     known, origins = {task.id: task for task in tasks}, trained_origins(list(tasks))
 
     def of(part: Sequence[Task]) -> Half:

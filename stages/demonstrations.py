@@ -57,7 +57,7 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
     kept["past"] = _past(ctx, goal, {task.id: task for task in others})
     shown = {attempt.trajectory.task_id for attempt in kept["past"]}
     sampled = _sampled(ctx, bench, goal, [task for task in others if task.id not in shown])
-    kept["rejection"] = _first_clean_passes(sampled)
+    kept["rejection"] = first_clean_passes(sampled)
     ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled]))
     return kept
 
@@ -74,7 +74,7 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
     return bench.attempt(sampler, bench.requests(chosen, spec.rejection_samples, Purpose.DEMONSTRATION, weights))
 
 
-def _first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
+def first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
     """One verified attempt a task, without a turn that did not parse or was cut: a cut one would teach not to stop."""
     found: dict[str, Attempt] = {}
     for attempt in attempts:
