@@ -66,6 +66,10 @@ def _effect(work: Path, out: Path) -> list[str]:
     return ["bench.effect", *seeds, "--folder", str(work), "--out", str(out)]
 
 
+def _settings(work: Path, out: Path) -> list[str]:
+    return ["bench.settings", "--folder", str(work), "--out", str(out)]
+
+
 def _overhead(work: Path, out: Path) -> list[str]:
     return ["bench.overhead", "--template", "default", "--folder", str(work), "--out", str(out)]
 
@@ -94,6 +98,12 @@ def _says_effect(r: dict[str, Any]) -> str:
     last = r["pooled"][max(r["pooled"])]["held_out"]["pass@1"]
     found = [f"{pair} {share(last[pair]['difference'], True)}" for pair in ("final-base", "rl-sft") if pair in last]
     return f"held-out pass@1 of the last round, {len(r['seeds'])} seeds: {', '.join(found)}"
+
+
+def _says_settings(r: dict[str, Any]) -> str:
+    found = {name: row["results"]["dev"] for name, row in r["variants"].items()}
+    last = {name: (row.get("rl") or row["sft"])["pass@1"]["value"] for name, row in found.items()}
+    return "dev pass@1: " + ", ".join(f"{name} {value:.3f}" for name, value in last.items())
 
 
 def _says_overhead(r: dict[str, Any]) -> str:
@@ -160,6 +170,12 @@ PARTS: dict[str, Part] = {
         (*DECIDING, "bench/effect.py"),
         _says_effect,
         runs=DECIDING,
+    ),
+    "settings": Part(
+        "settings of the default compared on dev",
+        _settings,
+        (*DECIDING, "bench/settings.py"),
+        _says_settings,
     ),
     "overhead": Part(
         "a real round beside a plain script",

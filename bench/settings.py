@@ -63,6 +63,7 @@ def variant(
     train: tuple[int, int] = (200, 100),
     unchanged: float = -0.2,
     steps: int = 6,
+    groups: int = 8,
     rate: float = 5e-4,
 ) -> Changes:
     """All that was compared, named in full, so that a variant stays what it is when the template moves on.
@@ -75,6 +76,7 @@ def variant(
         "data.sources.1.train": train[1],
         "rewards": {"unchanged": unchanged},
         "rl.phases.0.steps": steps,
+        "rl.phases.0.groups": groups,
         "rl.phases.0.learning_rate": rate,
     }
 
@@ -84,6 +86,7 @@ VARIANTS: dict[str, Changes] = {
     "priced": variant((64, 24)),
     "more": variant((144, 24)),
     "balanced": variant((144, 24), train=(160, 160), steps=8, rate=1e-3),
+    "steady": variant((144, 24), train=(160, 160), groups=12, rate=4e-4),
 }
 
 
