@@ -29,6 +29,7 @@ from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
 from schemas.metrics import Estimate
 from schemas.record import STAGES
+from schemas.rl import RlRecord
 from stages.rounds import complete_rounds
 from stages.spec import load_spec
 from stages.workspace import Workspace
@@ -125,6 +126,7 @@ def run_variant(space: Workspace, name: str, plan: dict[str, int]) -> int:
 def of_variant(space: Workspace, name: str, number: int) -> dict[str, Any]:
     record, rl, goal = space.read(number, "evaluation"), space.read(number, "rl"), space.read(number, "goal")
     assert isinstance(record, EvaluationRecord)
+    assert isinstance(rl, RlRecord)
     assert isinstance(goal, GoalRecord)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "goal.yaml"
@@ -147,7 +149,12 @@ def of_variant(space: Workspace, name: str, number: int) -> dict[str, Any]:
             {"suite": p.suite, "pair": f"{p.candidate}-{p.reference}", "difference": p.difference.model_dump(mode="json")}
             for p in record.paired
         ],
-        "rl": {"skipped": getattr(rl, "skipped", None), "curves": getattr(rl, "curves", {})},
+        "families": {
+            r.policy: {name: estimate.value for name, estimate in r.by_family.items()}
+            for r in record.results
+            if r.suite == "dev"
+        },
+        "rl": {"skipped": rl.skipped, "solved": rl.curves.get("solved"), "kl": rl.curves.get("kl")},
         "stage_seconds": {stage: space.telemetry(number, stage).get("seconds") for stage in STAGES},
     }  # fmt: skip
 
