@@ -134,7 +134,8 @@ def promotes(gates: Sequence[Gate]) -> bool:
 
 
 def goal_met(criteria: Iterable[Criterion], results: Iterable[SuiteResult]) -> bool | None:
-    """Whether every criterion holds by the bound of its interval; None when one has no data.
+    """Whether every criterion holds by the bound of its interval: False as soon as one fails, None when none fails and one
+    has no data.
 
     `results` are of the final policy alone: InputError when a suite comes twice.
     """
@@ -145,7 +146,9 @@ def goal_met(criteria: Iterable[Criterion], results: Iterable[SuiteResult]) -> b
             raise InputError(f"suite {result.suite}: results of {policies}; give those of the final policy alone")
         by_suite[result.suite] = result
     answers = [_holds(criterion, by_suite.get(criterion.suite)) for criterion in criteria]
-    return None if not answers or None in answers else all(answers)
+    if False in answers:
+        return False
+    return None if not answers or None in answers else True
 
 
 def _holds(criterion: Criterion, result: SuiteResult | None) -> bool | None:

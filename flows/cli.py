@@ -397,8 +397,21 @@ def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
     return EXIT_NO if problems else EXIT_DONE
 
 
+_UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it
+
+
 def main() -> None:
-    app()
+    """The script. A misspelt command or option is one line too, with exit 2; without arguments the help is shown."""
+    if not sys.argv[1:]:
+        app()
+    try:
+        code = app(standalone_mode=False)
+    except _UsageError as error:
+        told = " ".join(str(error.format_message()).split()).rstrip(".")
+        asked = error.ctx.command_path if error.ctx else "postloop"
+        print(f"postloop: {told}; see: {asked} --help", file=sys.stderr)
+        sys.exit(EXIT_INPUT)
+    sys.exit(code or EXIT_DONE)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def _keep(workspace: HasRoot, tmp: Path, stage: str, name: str) -> ArtifactRef:
         if not problems_of(workspace, ref):
             return ref
         _discard_damaged(workspace, ref)
-    _flush_tree(tmp)
+    flush_tree(tmp)
     make_folder(target.parent)
     write_durably(manifest_path(workspace, ref), pretty(manifest.model_dump(mode="json")))
     tmp.rename(target)
@@ -278,7 +278,8 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _flush_tree(folder: Path) -> None:
+def flush_tree(folder: Path) -> None:
+    """Read-only, and on disk: every file, then every folder."""
     for parent, _, names in os.walk(folder, topdown=False):
         for name in names:
             path = Path(parent, name)

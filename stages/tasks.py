@@ -21,6 +21,7 @@ from schemas.errors import InfrastructureError, InputError
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task, TaskProof
 from schemas.verdict import Status
+from stages.artifacts import flush_tree
 from stages.context import Context, chunks
 
 
@@ -37,6 +38,7 @@ def seed_folder(ctx: Context, spec: DataSpec) -> Path:
     if not folder.is_dir():
         part = folder.with_name(f"{folder.name}.{os.getpid()}")
         default.build(part)
+        flush_tree(part)
         os.replace(part, folder)
     return folder
 

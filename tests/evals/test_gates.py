@@ -170,6 +170,8 @@ def test_the_goal_is_met_by_bounds_and_unknown_without_data():
     assert goal_met(wanted, [near]) is False
     assert goal_met(wanted, [lost]) is None
     assert goal_met(wanted, []) is None
+    failed = result("held_out", **{"pass@1": interval(0.4, 0.6, 0.7), "invalid_calls": NOTHING})
+    assert goal_met(wanted, [failed]) is False, "what failed has failed, whatever the other would say"
 
 
 def test_the_goal_is_judged_on_one_policy():
