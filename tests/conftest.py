@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent
 LONGEST = ("flows", "flows/test_real_model.py")  # each begins a worker
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     def group(item: pytest.Item) -> str:
         path = item.path.relative_to(ROOT)
