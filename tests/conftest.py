@@ -1,26 +1,33 @@
-"""Two workers, one for each core of the smallest machine: a folder's or file's tests stay together, the longest first.
+"""Two workers, one for each core of the smallest machine: tests of one file stay together, and so do those of whole loops.
 
-Fixtures that make a whole loop are made once in their worker. tests/flows waits for processes most of the time, so the
-other files run beside it.
+tests/flows makes its loops once, in one worker, and waits for their processes most of the time; the other files run beside
+it. Longest first, so that no worker is alone at the end.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
-ROOT = Path(__file__).parent
-LONGEST = ("flows", "flows/test_real_model.py")  # each begins a worker
+LONGEST = ("tests/flows", "tests/flows/test_real_model.py")  # each begins a worker
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def group_of(nodeid: str) -> str:
+    path = nodeid.partition("::")[0]
+    return "tests/flows" if path.startswith("tests/flows/") and path not in LONGEST else path
+
+
+class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
+    return ByGroup(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def group(item: pytest.Item) -> str:
-        path = item.path.relative_to(ROOT)
-        whole = path.parts[0] == "flows" and path.name != "test_real_model.py"
-        return "flows" if whole else path.as_posix()
-
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: LONGEST.index(group(item)) if group(item) in LONGEST else len(LONGEST))
+    ranks = {group: rank for rank, group in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(LONGEST)))
