@@ -9,10 +9,12 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
-from environments.engines import Engine
+from environments.engines import Engine, base
 from schemas.base import digest_of
 from schemas.errors import SandboxError
 from schemas.execution import Environment, Execution, ExecutionResult, Limits, Stop
+
+MAYBE_THE_MACHINE = (Stop.WALL, Stop.SIGNAL)
 
 
 class Runner:
@@ -22,7 +24,14 @@ class Runner:
         self.engine, self.environment, self.root, self.limits, self.retries = engine, environment, root, limits, retries
         self.image = environment.layer
         self.limits_digest = limits.digest()
-        self.telemetry: dict[str, float] = {"executions": 0, "memo_hits": 0, "cpu_s": 0.0, "wall_s": 0.0, "retries": 0}
+        self.telemetry: dict[str, float] = {
+            "executions": 0,
+            "memo_hits": 0,
+            "cpu_s": 0.0,
+            "wall_s": 0.0,
+            "retries": 0,
+            "network": 0.0,
+        }
         self._memo: dict[str, ExecutionResult] = {}
         self._lock = threading.Lock()
 
@@ -39,10 +48,17 @@ class Runner:
             self._memo[key] = result
         return result
 
+    def prove(self) -> None:
+        """Raises SandboxError where nothing can be run any more."""
+        python = base.find_python(self.root)
+        if python is not None:
+            first = self.engine.run(self.root, self.environment, base.first_run(python), Limits())
+            base.check_first_run(self.root, first.result)
+
     def _settle(self, execution: Execution) -> ExecutionResult:
-        """A wall time-out on a busy machine may be the machine's fault: repeat it once before it counts."""
+        """A wall time-out or a signal may be the machine's fault: repeat it once before it counts."""
         result = self._retry(execution)
-        return self._retry(execution) if result.stop is Stop.WALL else result
+        return self._retry(execution) if result.stop in MAYBE_THE_MACHINE else result
 
     def _retry(self, execution: Execution) -> ExecutionResult:
         for attempt in range(self.retries + 1):
@@ -58,5 +74,6 @@ class Runner:
                 self.telemetry["executions"] += 1
                 self.telemetry["cpu_s"] += outcome.telemetry.get("cpu_s", 0.0)
                 self.telemetry["wall_s"] += outcome.telemetry.get("wall_s", 0.0)
+                self.telemetry["network"] += outcome.telemetry.get("network", 0.0)
             return outcome.result
         raise AssertionError("unreachable: the loop returns or raises")

@@ -55,13 +55,22 @@ _DENIED = {
     },
 }  # fmt: skip
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_CALLS = {"x86_64": {"ioctl": 16, "socket": 41, "clone": 56}, "aarch64": {"ioctl": 29, "socket": 198, "clone": 220}}
+_CALLS = {
+    "x86_64": {"ioctl": 16, "socket": 41, "socketpair": 53, "clone": 56},
+    "aarch64": {"ioctl": 29, "socket": 198, "socketpair": 199, "clone": 220},
+}
+# Files in memory, System V segments, messages and semaphores.
+_UNCOUNTED = {
+    "x86_64": {"shmget": 29, "semget": 64, "msgget": 68, "memfd_create": 319},
+    "aarch64": {"msgget": 186, "semget": 190, "shmget": 194, "memfd_create": 279},
+}
 _CLONE3 = 435
 
 
-def build_filter(machine: str | None = None) -> bytes:
+def build_filter(machine: str | None = None, uncounted_memory: bool = True) -> bytes:
     """The program as an array of `struct sock_filter`, for `machine` (default: this one).
 
+    Without `uncounted_memory` calls that take memory of no process are refused too: only a cgroup could limit them.
     Raises SandboxError on another architecture: without the filter no sandbox is started.
     """
     machine = machine or platform.machine()
@@ -72,7 +81,8 @@ def build_filter(machine: str | None = None) -> bytes:
         _op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL),
         _op(_LOAD, _NR), _op(_JUMP_GE, _X32, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS),
     ]  # fmt: skip
-    for number in sorted({*_DENIED[machine].values(), *_DENIED_NEW.values()}):
+    uncounted = set() if uncounted_memory else set(_UNCOUNTED[machine].values())
+    for number in sorted({*_DENIED[machine].values(), *_DENIED_NEW.values(), *uncounted}):
         code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, _ERRNO | errno.EPERM)]
     code += [_op(_JUMP_EQ, _CLONE3, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     code += _on_call(calls["clone"], _ARG0, [_op(_JUMP_SET, _NEW_NAMESPACES, 0, 1), _op(_RETURN, _ERRNO | errno.EPERM)])
@@ -80,7 +90,8 @@ def build_filter(machine: str | None = None) -> bytes:
     injections = [line for request in _TERMINAL_INJECTION for line in (_op(_JUMP_EQ, request, 0, 1), *refuse)]
     code += _on_call(calls["ioctl"], _ARG1, injections)
     families = [_op(_JUMP_EQ, family, len(_FAMILIES) - index, 0) for index, family in enumerate(_FAMILIES)]
-    code += _on_call(calls["socket"], _ARG0, [*families, *refuse])
+    for call in ("socket", "socketpair"):
+        code += _on_call(calls[call], _ARG0, [*families, *refuse])
     return b"".join([*code, _op(_RETURN, _ALLOW)])
 
 

@@ -1,35 +1,45 @@
 """What every sandbox engine offers, and the checks on an execution that all of them share.
 
-Covered: the protocol, the outcome, the refusal of hostile paths, the search of the command in the image.
-Not covered: how a sandbox is made; each engine has its own module.
+Covered: the two protocols, the outcome, the refusal of hostile paths and of a changed image, the search of the command
+in it. Not covered: how a sandbox is made; each engine has its own module.
 """
 
 from __future__ import annotations
 
+import math
 import os
-import stat
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from schemas.errors import InputError
-from schemas.execution import Environment, Execution, ExecutionResult, Limits
+from environments.engines.reading import MAX_COLLECTED_BYTES as MAX_COLLECTED_BYTES
+from environments.engines.reading import MAX_PATH_BYTES
+from environments.image import layer_digest
+from schemas.errors import InputError, IntegrityError, SandboxError
+from schemas.execution import Environment, Execution, ExecutionResult, Limits, Stop
 
 WORK, TESTS = "/work", "/tests"
 SANDBOX_UID = 10001
+NOT_IN_FORCE = "NOT in force"
 MAX_FILES = 200
-MAX_PATH_BYTES = 1024
 MAX_NAME_BYTES = 255
 MAX_ARGUMENT_BYTES = 100_000
 MAX_COMMAND_BYTES = 500_000
-MAX_COLLECTED_BYTES = 1 << 20
 _PAGE = 4096
 
 
 class Outcome(NamedTuple):
-    """`telemetry` is measured (wall_s and cpu_s in seconds, peak_mb in MiB) and stays outside every digest."""
+    """`telemetry` is measured and stays outside every digest: wall_s and cpu_s in seconds, peak_mb in MiB, and network,
+    what the sandbox's empty network is known to have blocked, where that was anything (see NetworkCounter)."""
 
     result: ExecutionResult
     telemetry: dict[str, float]
+
+
+class Snapshot(NamedTuple):
+    """The regular files of a tree, path -> bytes. `whole`: nothing was left out for its size, number, depth or name."""
+
+    files: dict[str, bytes]
+    whole: bool
 
 
 class Engine(Protocol):
@@ -38,7 +48,7 @@ class Engine(Protocol):
     name: str
 
     def enforced(self) -> list[str]:
-        """One line for each limit in force on this machine, and how; what is weaker than declared is said here."""
+        """One line for each limit in force on this machine, and how; "NOT in force" stands in those that are weaker."""
 
     def run(self, environment_root: Path, environment: Environment, execution: Execution, limits: Limits) -> Outcome:
         """Run `execution` over the root file system of `environment`.
@@ -46,6 +56,41 @@ class Engine(Protocol):
         Raises InputError (paths, sizes, an unknown command), IntegrityError (the root is not the declared layer),
         SandboxError (the machine: retry). Whatever the command does is in the result, never an exception.
         """
+
+
+class Sandbox(Protocol):
+    """The sandbox of one attempt, for several executions one after the other; nobody else's was or will be run in it.
+
+    Each execution gets a tree of its own: `files` and `readonly` are copied in, `collect` is copied out, processes, files
+    and shared memory of the one before are gone. What an attempt may still see of its own past is in the engines' README.
+    """
+
+    def run(self, execution: Execution) -> Outcome:
+        """As Engine.run. After a SandboxError the next one begins in a new sandbox."""
+
+    def snapshot(self) -> Snapshot:
+        """/work as the last execution left it; empty, and not whole, when it is gone. Raises SandboxError."""
+
+    def close(self) -> None:
+        """Destroy it. It may be called twice."""
+
+
+class SandboxEngine(Engine, Protocol):
+    """What both engines offer beside `run`, which is: prepare, start, run once, close."""
+
+    def prepare(self, environment_root: Path, environment: Environment) -> None:
+        """Check the image and make it ready, once a process; `run` and `start` do so too. Raises what `run` raises."""
+
+    def start(self, environment_root: Path, environment: Environment, limits: Limits) -> Sandbox:
+        """A sandbox for one attempt, each of whose executions has these limits."""
+
+    def close(self) -> None:
+        """Let go of what waits for executions to come; what is in use is its user's."""
+
+
+def missing(engine: Engine) -> list[str]:
+    """The limits that are weaker than declared on this machine: a line each, for a person to read."""
+    return [line for line in engine.enforced() if NOT_IN_FORCE in line]
 
 
 def check_execution(execution: Execution, limits: Limits) -> None:
@@ -123,42 +168,52 @@ def _is_executable(root: Path, command: str) -> bool:
     return False
 
 
-def collect_files(work_fd: int, paths: list[str], total_bytes: int) -> tuple[dict[str, str], bool]:
-    """Read back `paths` below an open folder, and whether one was left out for its size.
-
-    Regular files only; no link is followed at any component. What the owner could not read counts as missing, so that a
-    privileged caller sees what an ordinary one would. Nothing of the sandbox may be running any more.
-    """
-    found: dict[str, str] = {}
-    left_out, budget = False, total_bytes
-    for path in sorted(set(paths)):
-        data = _read_regular(work_fd, path.split("/"))
-        if data is None:
-            continue
-        if len(data) > min(MAX_COLLECTED_BYTES, budget):
-            left_out = True
-            continue
-        budget -= len(data)
-        found[path] = data.decode("utf-8", "replace")
-    return found, left_out
+def find_python(root: Path) -> str | None:
+    """Path inside the image of its Python 3, or None."""
+    for folder in ("/usr/bin", "/usr/local/bin", "/bin"):
+        for path in sorted((root / folder[1:]).glob("python3*")):
+            if _is_executable(root, f"{folder}/{path.name}"):
+                return f"{folder}/{path.name}"
+    return None
 
 
-def _read_regular(folder_fd: int, parts: list[str]) -> bytes | None:
-    here = os.dup(folder_fd)
-    try:
-        for index, part in enumerate(parts):
-            last = index == len(parts) - 1
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_NONBLOCK if last else os.O_DIRECTORY)
-            try:
-                deeper = os.open(part, flags, dir_fd=here)
-            except OSError:
-                return None
-            os.close(here)
-            here = deeper
-            mode = os.fstat(here).st_mode
-            if not mode & (stat.S_IRUSR if last else stat.S_IXUSR) or (last and not stat.S_ISREG(mode)):
-                return None
-        with os.fdopen(os.dup(here), "rb") as file:
-            return file.read(MAX_COLLECTED_BYTES + 1)
-    finally:
-        os.close(here)
+def check_root(root: Path, environment: Environment) -> None:
+    """The root file system must be there and be the declared layer. Raises InputError, IntegrityError."""
+    if not root.is_dir():
+        raise InputError(f"environment {environment.name}: no root file system at {root}; build the image")
+    found = layer_digest(root)
+    if found != environment.layer:
+        subject = f"environment {environment.name} at {root}"
+        raise IntegrityError(f"{subject}: recorded layer {environment.layer}, found {found}; rebuild it")
+
+
+def checked_variables(environment: Environment) -> dict[str, str]:
+    """The environment's variables. Raises InputError for a name or value that no process can be given."""
+    for key, value in environment.variables.items():
+        if not key or "=" in key or "\0" in key + value or key.startswith("LD_"):
+            raise InputError(f"environment {environment.name}: variable {key!r} cannot be set; remove it")
+    return dict(environment.variables)
+
+
+def first_run(python: str) -> Execution:
+    """Harmless: a machine or image on which nothing can succeed must not look like failing attempts."""
+    return Execution(argv=[python, "-I", "-S", "-c", "print(6 * 7)"], files={})
+
+
+def check_first_run(root: Path, result: ExecutionResult) -> None:
+    """Raises SandboxError unless `result` is what `first_run` gives on a machine that works."""
+    if (result.stop, result.exit_code, result.stdout) != (Stop.EXIT, 0, "42\n"):
+        detail = (result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"])[-1][:200]
+        raise SandboxError(f"sandbox: a first run in {root} failed ({result.stop}): {detail}; rebuild the image")
+
+
+def rlimits(limits: Limits) -> dict[str, int]:
+    """The floor below the cgroup, for each process. The stack is fixed, not limited: how deep a recursion gets must not
+    depend on who started us."""
+    return {
+        "core": 1,  # 0 still hands a crash to the host's handler where core_pattern is a pipe; 1 hands it to nobody
+        "cpu": math.ceil(limits.cpu_s) + 1,
+        "fsize": limits.disk_mb << 20,
+        "nofile": 1024,
+        "stack": 8 << 20,
+    }

@@ -5,7 +5,9 @@ host's root). bubblewrap builds the sandbox and then blocks on a pipe; now, befo
 first process joins the cgroup and gets its rlimits; then one byte lets it go. If that byte is still in the pipe at the
 end, the sandbox never started: that is infrastructure, everything later is the attempt's.
 
-Covered: files (through memory, never through the host's disk), output caps, CPU, wall, memory, processes, read-back.
+Covered: files (through memory, never through the host's disk), output caps, CPU, wall, memory, processes, read-back, what
+the empty network blocked. A sandbox that is kept for an attempt is a fresh one for each execution all the same: that
+costs less than emptying one, and hides more.
 Not covered: shares of a core; telling `exit(137)` from SIGKILL: bubblewrap, as shells and Docker do, reports 128+n for
 both, so an exit code of 129 to 192 is read as a signal. bubblewrap sets PWD=/work beside the declared variables.
 """
@@ -15,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import resource
 import secrets
@@ -25,21 +26,23 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from environments.engines import base, cgroups
-from environments.engines.base import SANDBOX_UID, TESTS, WORK, Outcome
-from environments.image import layer_digest, publish
+from environments.engines.base import NOT_IN_FORCE, SANDBOX_UID, TESTS, WORK, Outcome, Snapshot
+from environments.engines.reading import Capture, NetworkCounter, collect_files, each_file_of_tree
+from environments.image import publish
 from environments.seccomp import build_filter
-from schemas.errors import InputError, IntegrityError, SandboxError
+from schemas.errors import SandboxError
 from schemas.execution import Environment, Execution, ExecutionResult, Limits, Stop
 
 _START_S = 30.0
 _DIE_S = 10.0
 _CHUNK = 1 << 16
 _MIB = 1 << 20
+_RESTORED = {signal.SIGPIPE, signal.SIGXFSZ}  # by subprocess itself
 _UNDEAD = f"sandbox: its processes live {_DIE_S:.0f} s after SIGKILL; look for stuck input/output"
 _USERNS_REMEDY = "allow unprivileged user namespaces (sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
 
@@ -53,75 +56,74 @@ class BubblewrapEngine:
         self._bwrap = _find("bwrap", "bubblewrap")
         self._drop = _drop_user() if os.getuid() == 0 else []
         self._features = subprocess.run([self._bwrap, "--help"], capture_output=True, text=True, check=False).stdout
-        self._filter = build_filter()
         self._tree = cgroups.open_tree() if use_cgroups else None
+        self._filter = build_filter(uncounted_memory=self._tree is not None)
         self._admitted: dict[tuple[Path, str], Path] = {}
         self._admission = threading.Lock()
         self._many_files = threading.Lock()  # hundreds of descriptors are open for a moment: one thread at a time
 
     def enforced(self) -> list[str]:
-        how = f"cgroup {self._tree.version}" if self._tree else ""
-        memory = f"{how}, all processes together" if how else "RLIMIT_AS for each process, the sum sampled each 20 ms"
-        pids = f"{how}, all processes together" if how else "RLIMIT_NPROC in the sandbox's user namespace (Linux 5.14)"
-        cpu = f"{how} accounting" if how else "sampled sum of the process tree, a lower bound"
-        user = f"setpriv to uid {SANDBOX_UID}" if self._drop else f"host uid {os.getuid()} (no root, nothing to drop)"
+        user = f"setpriv to uid {SANDBOX_UID}" if self._drop else f"host uid {os.getuid()}, which is not root's"
         nested = "disabled" if "--disable-userns" in self._features else "refused by the system-call filter only"
         return [
-            f"memory_mb: {memory}",
-            f"pids: {pids}",
-            f"cpu_s: {cpu}, and RLIMIT_CPU for each process",
+            *_enforced_by(self._tree),
             "wall_s: clock of the engine",
             "disk_mb: tmpfs size of /work, /tmp and /dev/shm each, and RLIMIT_FSIZE",
             "output_kb: the engine reads no more",
             f"user: {user}",
             f"nested user namespaces: {nested}",
-            "network: a namespace with nothing in it",
+            "network: a namespace with nothing in it; what it could not deliver is counted, refused sockets are not",
             f"system calls: filter of {len(self._filter) // 8} instructions",
         ]
 
     def run(self, environment_root: Path, environment: Environment, execution: Execution, limits: Limits) -> Outcome:
         """See Engine.run. Its thread must stay alive: bubblewrap dies with the thread that started it."""
-        base.check_execution(execution, limits)
-        variables = checked_variables(environment)
-        root = self._admit(environment_root, environment)
-        base.check_command(root, execution.argv, variables)
-        return self._run(root, variables, execution, limits)
+        return self.start(environment_root, environment, limits).run(execution, hold=False)
+
+    def prepare(self, environment_root: Path, environment: Environment) -> None:
+        self._admit(environment_root, environment)
+
+    def start(self, environment_root: Path, environment: Environment, limits: Limits) -> Place:
+        """See SandboxEngine.start. Nothing is started yet, and nothing waits between two executions."""
+        return Place(self, environment_root, environment, limits)
+
+    def close(self) -> None:
+        """See SandboxEngine.close. Nothing waits."""
 
     def _admit(self, root: Path, environment: Environment) -> Path:
         """Check the layer once a process, and make it reachable for the sandbox's user."""
         key = (root, environment.layer)
         with self._admission:
             if key not in self._admitted:
-                if not root.is_dir():
-                    raise InputError(f"environment {environment.name}: no root file system at {root}; build the image")
-                found = layer_digest(root)
-                if found != environment.layer:
-                    subject = f"environment {environment.name} at {root}"
-                    raise IntegrityError(f"{subject}: recorded layer {environment.layer}, found {found}; rebuild it")
+                base.check_root(root, environment)
                 reachable = publish(root, environment.layer) if self._drop else root.resolve()
                 self._prove(reachable)
                 self._admitted[key] = reachable
             return self._admitted[key]
 
     def _prove(self, root: Path) -> None:
-        """One harmless run: a machine or image on which nothing can succeed must not look like failing attempts."""
-        python = next(iter(sorted((root / "usr/bin").glob("python3*"))), None)
-        if python is None:
-            return
-        execution = Execution(argv=[f"/usr/bin/{python.name}", "-I", "-S", "-c", "print(6 * 7)"], files={})
-        result = self._run(root, {}, execution, Limits()).result
-        if (result.exit_code, result.stdout) != (0, "42\n"):
-            detail = (result.stderr.strip().splitlines() or [f"exit code {result.exit_code}"])[-1][:200]
-            raise SandboxError(f"sandbox: a first run in {root} failed ({result.stop}): {detail}; rebuild the image")
+        if python := base.find_python(root):
+            base.check_first_run(root, self._run(root, {}, base.first_run(python), Limits()).result)
 
-    def _run(self, root: Path, variables: dict[str, str], execution: Execution, limits: Limits) -> Outcome:
+    def _run(
+        self,
+        root: Path,
+        variables: dict[str, str],
+        execution: Execution,
+        limits: Limits,
+        held: Callable[[int], None] | None = None,
+    ) -> Outcome:
+        """`held` is given the open tree once nothing can change it any more."""
         try:
             meter = self._tree.create(limits) if self._tree else cgroups.PolledMeter(limits)
         except OSError as error:
             raise SandboxError(f"cgroup for a sandbox: {error}; free memory or remove stale groups") from error
         try:
-            with self._started(root, variables, execution, limits) as sandbox:
-                return _supervise(sandbox, execution, limits, meter)
+            with self._started(root, variables, execution, limits, held is not None) as sandbox:
+                outcome = _supervise(sandbox, execution, limits, meter)
+                if held:
+                    held(sandbox.work)
+                return outcome
         except OSError as error:
             raise SandboxError(f"sandbox: {error}; check memory, open files (ulimit -n) and disk") from error
         finally:
@@ -129,12 +131,12 @@ class BubblewrapEngine:
 
     @contextlib.contextmanager
     def _started(
-        self, root: Path, variables: dict[str, str], execution: Execution, limits: Limits
+        self, root: Path, variables: dict[str, str], execution: Execution, limits: Limits, hold: bool
     ) -> Iterator[_Sandbox]:
         """A sandbox that is built or being built, and blocked. However this ends, nothing of it is alive afterwards."""
         with contextlib.ExitStack() as ours:
             sandbox = _Sandbox(self._drop)
-            marker = f".ready-{secrets.token_hex(8)}" if execution.collect else None
+            marker = f".ready-{secrets.token_hex(8)}" if execution.collect or hold else None
             bulk = len(execution.files) + len(execution.readonly) > 16
             with contextlib.ExitStack() as theirs, self._many_files if bulk else contextlib.nullcontext():
                 pipes = {name: _pipe(ours, theirs, name == "release") for name in ("out", "err", "status", "release")}
@@ -150,7 +152,15 @@ class BubblewrapEngine:
                 options.add("--seccomp", str(options.data(self._filter)))
                 options.add("--json-status-fd", str(pipes["status"][1]), "--block-fd", str(pipes["release"][1]))
                 stdin = _memory_file(theirs, execution.stdin.encode()) if execution.stdin else subprocess.DEVNULL
-                argv = [*self._drop, self._bwrap, "--args", str(options.sealed()), "--", *execution.argv]
+                argv = [
+                    *_signals_as_usual(),
+                    *self._drop,
+                    self._bwrap,
+                    "--args",
+                    str(options.sealed()),
+                    "--",
+                    *execution.argv,
+                ]
                 inherited = [*options.fds, pipes["status"][1], pipes["release"][1]]
                 out, err = pipes["out"][1], pipes["err"][1]
                 sandbox.process = subprocess.Popen(
@@ -160,20 +170,58 @@ class BubblewrapEngine:
                 ours.callback(os.close, sandbox.release_reader)
             ours.callback(sandbox.destroy)
             sandbox.outer = os.pidfd_open(sandbox.process.pid)
-            sandbox.stdout = _Capture(pipes["out"][0], limits.output_kb * 1024)
-            sandbox.stderr = _Capture(pipes["err"][0], limits.output_kb * 1024)
-            sandbox.status = _Capture(pipes["status"][0], _CHUNK)
+            sandbox.stdout = Capture(pipes["out"][0], limits.output_kb * 1024)
+            sandbox.stderr = Capture(pipes["err"][0], limits.output_kb * 1024)
+            sandbox.status = Capture(pipes["status"][0], _CHUNK)
             sandbox.release = pipes["release"][0]
             sandbox.marker = marker
             yield sandbox
 
 
-def checked_variables(environment: Environment) -> dict[str, str]:
-    """The environment's variables. Raises InputError for a name or value that no process can be given."""
-    for key, value in environment.variables.items():
-        if not key or "=" in key or "\0" in key + value or key.startswith("LD_"):
-            raise InputError(f"environment {environment.name}: variable {key!r} cannot be set; remove it")
-    return dict(environment.variables)
+class Place:
+    """One attempt's executions, each in a fresh sandbox; the tree that the last one left is held open."""
+
+    def __init__(self, engine: BubblewrapEngine, root: Path, environment: Environment, limits: Limits) -> None:
+        self._engine, self._limits = engine, limits
+        self._variables = base.checked_variables(environment)
+        self._root = engine._admit(root, environment)
+        self._work = -1
+
+    def run(self, execution: Execution, hold: bool = True) -> Outcome:
+        """See Sandbox.run."""
+        base.check_execution(execution, self._limits)
+        base.check_command(self._root, execution.argv, self._variables)
+        self.close()
+        return self._engine._run(self._root, self._variables, execution, self._limits, self._held if hold else None)
+
+    def _held(self, work: int) -> None:
+        self._work = os.dup(work)
+
+    def snapshot(self) -> Snapshot:
+        if self._work < 0:
+            return Snapshot({}, False)
+        found = dict(each_file_of_tree(self._work, self._limits.disk_mb * _MIB))
+        return Snapshot({path: data for path, data in found.items() if data is not None}, None not in found.values())
+
+    def close(self) -> None:
+        work, self._work = self._work, -1
+        if work >= 0:
+            os.close(work)
+
+
+def _enforced_by(tree: cgroups.Tree | None) -> list[str]:
+    """How memory, processes and CPU-seconds are limited."""
+    if tree:
+        how = f"cgroup {tree.version}"
+        together = f"{how}, all processes together"
+        return [f"memory_mb: {together}", f"pids: {together}", f"cpu_s: {how}, and RLIMIT_CPU for each process"]
+    sampled = "the sum is sampled each 20 ms"
+    return [
+        f"memory_mb: {NOT_IN_FORCE} for all processes together, since no control group may be written here (root may): "
+        f"RLIMIT_AS for each, {sampled}; not covered: full sockets and pipes, empty files",
+        "pids: RLIMIT_NPROC in the sandbox's user namespace (since Linux 5.14)",
+        f"cpu_s: {NOT_IN_FORCE} for processes that end unseen between samples: RLIMIT_CPU for each, {sampled}",
+    ]
 
 
 def _find(program: str, package: str) -> str:
@@ -187,6 +235,12 @@ def _drop_user() -> list[str]:
     uid = str(SANDBOX_UID)
     setpriv = _find("setpriv", "util-linux")
     return [setpriv, f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
+
+
+def _signals_as_usual() -> list[str]:
+    """Under nohup, or in the background of a script, signals are ignored, and what we start would inherit that."""
+    ignored = {number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN}
+    return [_find("env", "coreutils"), "--default-signal"] if ignored - _RESTORED else []
 
 
 def _pipe(ours: contextlib.ExitStack, theirs: contextlib.ExitStack, reads: bool) -> tuple[int, int]:
@@ -245,45 +299,21 @@ class _Options:
             self.add("--perms", "0644", "--file", str(self.data(files[path].encode())), f"{top}/{path}")
 
 
-class _Capture:
-    """Keeps the first `cap` bytes of a pipe and throws the rest away, so that a flood fills neither pipe nor memory."""
-
-    def __init__(self, fd: int, cap: int) -> None:
-        self.fd, self._cap = fd, cap
-        self.kept = bytearray()
-        self.truncated = self.ended = False
-
-    def drain(self, rounds: int = 64) -> None:
-        for _ in range(rounds):
-            try:
-                chunk = os.read(self.fd, _CHUNK)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self.ended = True
-                return
-            room = self._cap - len(self.kept)
-            self.kept += chunk[:room]
-            self.truncated = self.truncated or len(chunk) > room
-
-    def text(self) -> str:
-        return self.kept.decode("utf-8", "replace")
-
-
 @dataclass
 class _Sandbox:
     """One running bubblewrap: the outer process, its first process inside, and our ends of the pipes."""
 
     drop: list[str]
     process: subprocess.Popen[bytes] = field(init=False)
-    stdout: _Capture = field(init=False)
-    stderr: _Capture = field(init=False)
-    status: _Capture = field(init=False)
+    stdout: Capture = field(init=False)
+    stderr: Capture = field(init=False)
+    status: Capture = field(init=False)
     outer: int = -1
     release: int = -1
     release_reader: int = -1
     first: int = -1
     work: int = -1
+    network: NetworkCounter | None = None
     marker: str | None = None
 
     def destroy(self) -> None:
@@ -295,6 +325,8 @@ class _Sandbox:
         for fd in (self.outer, self.first, self.work):
             if fd >= 0:
                 os.close(fd)
+        if self.network:
+            self.network.close()
 
     def kill(self) -> None:
         if self.first >= 0:
@@ -350,12 +382,15 @@ def _supervise(sandbox: _Sandbox, execution: Execution, limits: Limits, meter: c
     files: dict[str, str] = {}
     left_out = False
     if execution.collect:
-        files, left_out = base.collect_files(sandbox.work, execution.collect, limits.disk_mb * _MIB)
+        files, left_out = collect_files(sandbox.work, execution.collect, limits.disk_mb * _MIB)
     result = ExecutionResult(
         stop=stop, exit_code=code, stdout=sandbox.stdout.text(), stderr=sandbox.stderr.text(), files=files,
         truncated=sandbox.stdout.truncated or sandbox.stderr.truncated or left_out,
     )  # fmt: skip
-    return Outcome(result, {"wall_s": wall_s, "cpu_s": meter.cpu_s(), "peak_mb": meter.peak_mb()})
+    telemetry = {"wall_s": wall_s, "cpu_s": meter.cpu_s(), "peak_mb": meter.peak_mb()}
+    if sandbox.network and (blocked := sandbox.network.count()):
+        telemetry["network"] = blocked
+    return Outcome(result, telemetry)
 
 
 def _enter(sandbox: _Sandbox, limits: Limits, meter: cgroups.Meter) -> None:
@@ -369,6 +404,7 @@ def _enter(sandbox: _Sandbox, limits: Limits, meter: cgroups.Meter) -> None:
         sandbox.status.drain()
     try:
         sandbox.first = os.pidfd_open(pid)
+        sandbox.network = NetworkCounter(f"/proc/{pid}/net")
         meter.join(pid)
         _set_rlimits(pid, limits, isinstance(meter, cgroups.PolledMeter), sandbox.drop)
     except ProcessLookupError:
@@ -389,15 +425,8 @@ _RLIMITS = {
 
 
 def _set_rlimits(pid: int, limits: Limits, alone: bool, drop: list[str]) -> None:
-    """The floor below the cgroup; without one (`alone`) also memory and processes. The stack is fixed, not limited:
-    how deep a recursion gets must not depend on who started us."""
-    wanted = {
-        "core": 0,
-        "cpu": math.ceil(limits.cpu_s) + 1,
-        "fsize": limits.disk_mb * _MIB,
-        "nofile": 1024,
-        "stack": 8 * _MIB,
-    }
+    """The floor below the cgroup; without one (`alone`) also memory and processes."""
+    wanted = base.rlimits(limits)
     if alone:
         wanted |= {"as": limits.memory_mb * _MIB, "nproc": limits.pids + 1}
     try:
@@ -410,7 +439,9 @@ def _set_rlimits(pid: int, limits: Limits, alone: bool, drop: list[str]) -> None
         command = [*drop, "prlimit", f"--pid={pid}", *(f"--{kind}={value}:{value}" for kind, value in wanted.items())]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode and not Path(f"/proc/{pid}/root").exists():
-            raise ProcessLookupError(pid) from None  # it ended meanwhile, as when bubblewrap could not start: that is its own story
+            raise ProcessLookupError(
+                pid
+            ) from None  # it ended meanwhile, as when bubblewrap could not start: that is its own story
         if done.returncode:
             raise SandboxError(f"sandbox: limits of {pid}: {done.stderr.strip()[:200]}; see ulimit -H -a") from None
 
@@ -478,5 +509,6 @@ def _classify(stop: Stop | None, sandbox: _Sandbox, limits: Limits, meter: cgrou
     if code is None:
         if "bwrap: execvp" not in sandbox.stderr.text():
             raise sandbox.refused("died")
+        sandbox.stderr.kept = sandbox.stderr.kept.removeprefix(b"bwrap: ")  # no engine is named in a result
         return Stop.EXIT, 127  # all was built, but the command's file is missing or cannot be executed
     return (Stop.SIGNAL, None) if 128 < code <= 192 else (Stop.EXIT, code)

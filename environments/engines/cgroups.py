@@ -25,6 +25,7 @@ _REMOVE_S = 10.0
 _RUNTIME_PIDS = 1  # the sandbox's own first process counts too
 _CONTROLLERS = ("memory", "pids", "cpuacct")
 _TICKS = os.sysconf("SC_CLK_TCK")
+_NUMBERS = itertools.count()  # of this process: two engines in it must not choose the same name
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -119,9 +120,18 @@ def _words(path: Path) -> list[str]:
         return []
 
 
-def _owner_name() -> str:
+def owner_name() -> str:
     """Says whose group it is: pid namespace, pid, and start time, since pids come back."""
     return f"{_pid_namespace()}-{os.getpid()}-{_start_ticks(os.getpid())}"
+
+
+def owner_is_dead(name: str) -> bool:
+    """Whether the process with that `owner_name` has ended, as far as we can know."""
+    parts = name.split("-")
+    if len(parts) != 3 or not all(part.isdigit() for part in parts):
+        return False
+    namespace, pid, start = map(int, parts)
+    return namespace == _pid_namespace() and _start_ticks(pid) != start  # another namespace's is not ours to judge
 
 
 def _pid_namespace() -> int:
@@ -143,12 +153,8 @@ def _stat_fields(pid: int) -> list[str]:
 
 def _remove_stale(top: Path) -> None:
     for owner in top.iterdir() if top.is_dir() else ():
-        parts = owner.name.split("-")
-        if not owner.is_dir() or len(parts) != 3 or not all(part.isdigit() for part in parts):
+        if not owner.is_dir() or not owner_is_dead(owner.name):
             continue
-        namespace, pid, start = map(int, parts)
-        if namespace != _pid_namespace() or _start_ticks(pid) == start:
-            continue  # another pid namespace's owner may be alive: not ours to judge
         with contextlib.suppress(OSError, SandboxError):
             for group in [child for child in owner.iterdir() if child.is_dir()]:
                 _remove_group(group)
@@ -187,21 +193,20 @@ class _TreeV1:
 
     def __init__(self, mounts: dict[str, Path]) -> None:
         self._tops = {name: point / _FOLDER for name, point in mounts.items()}
-        self._number = itertools.count()
 
     def prepare(self) -> None:
         for top in self._tops.values():
             _remove_stale(top)
-            (top / _owner_name()).mkdir(parents=True, exist_ok=True)
+            (top / owner_name()).mkdir(parents=True, exist_ok=True)
 
     def close(self) -> None:
         for top in self._tops.values():
             with contextlib.suppress(OSError):
-                (top / _owner_name()).rmdir()
+                (top / owner_name()).rmdir()
 
     def create(self, limits: Limits) -> Meter:
-        name = f"{os.getpid()}-{next(self._number)}"
-        folders = {controller: top / _owner_name() / name for controller, top in self._tops.items()}
+        name = f"{os.getpid()}-{next(_NUMBERS)}"
+        folders = {controller: top / owner_name() / name for controller, top in self._tops.items()}
         group = _GroupV1(folders)
         try:
             for folder in folders.values():
@@ -250,11 +255,10 @@ class _TreeV2:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._top = base / _FOLDER
-        self._number = itertools.count()
 
     def prepare(self) -> None:
         _remove_stale(self._top)
-        owner = self._top / _owner_name()
+        owner = self._top / owner_name()
         for folder in (self._base, self._top, owner):
             folder.mkdir(exist_ok=True)
             if not {"memory", "pids"} <= set(_words(folder / "cgroup.subtree_control")):
@@ -262,13 +266,13 @@ class _TreeV2:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            (self._top / _owner_name()).rmdir()
+            (self._top / owner_name()).rmdir()
 
     def create(self, limits: Limits) -> Meter:
-        owner = self._top / _owner_name()
+        owner = self._top / owner_name()
         if not owner.is_dir():
             self.prepare()  # we are a fork of the process that opened the tree
-        folder = owner / f"{os.getpid()}-{next(self._number)}"
+        folder = owner / f"{os.getpid()}-{next(_NUMBERS)}"
         group = _GroupV2(folder)
         try:
             folder.mkdir()
