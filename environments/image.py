@@ -1,9 +1,10 @@
 """Images: the sandbox's own root file system (interpreter, libraries, packages), and its identity.
 
-Covered: an image from the host's own CPython and the running environment's installed packages, precompiled, without a
-registry or a network; the canonical layer tar and its SHA-256; a copy that another user can reach.
+Covered: an image from the host's own CPython, precompiled, without a registry; its packages as they are installed here,
+or, declared, the wheels of a lock file with hashes (lock.py) and further files; the canonical layer tar and its SHA-256; a
+copy that another user can reach. The layer of a declared image follows from interpreter, wheels and files alone.
 Not covered: a shell or other programs (there are none), interpreters linked against musl, other architectures. The
-content comes from this host: another host's C library gives another layer digest, and the pins will say so.
+interpreter comes from this host: another host's C library gives another layer digest, and the pins will say so.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
 from pydantic import ValidationError
 
+from environments.inventory import keep
+from environments.lock import METADATA_KEPT, Wheel, lay, locked
 from schemas.base import digest_of
 from schemas.errors import InputError, IntegrityError, SandboxError
 from schemas.execution import Environment
@@ -48,7 +52,10 @@ _STDLIB_SKIP = re.compile(
     r"|config-.*|sitecustomize\.py|usercustomize\.py|turtle\.py|EXTERNALLY-MANAGED|_test.*\.so|_tkinter.*|_ctypes_test.*"
     r"|_xxtestfuzz.*|xxlimited.*|.*\.pyc|.*\.a|.*\.pickle)$"
 )
-_METADATA_KEPT = ("METADATA", "entry_points.txt", "top_level.txt")
+_ENGINES_OWN = ("dev", "proc", "sys", "tests", "tmp", "work")  # what an engine puts there hides what the image has
+_BAD_SOURCE = re.compile(
+    r"^(?:Sorry: )?(?:SyntaxError|IndentationError|TabError|UnicodeDecodeError|ValueError)\b", re.M
+)
 _USERS = "root:x:0:0::/:/nonexistent\nagent:x:10001:10001::/work:/nonexistent\n"
 _GROUP = "root:x:0:\nagent:x:10001:\n"
 
@@ -63,15 +70,29 @@ def build_image(
     name: str = "python",
     packages: tuple[str, ...] = ("pytest",),
     variables: Mapping[str, str] | None = None,
+    *,
+    python: str | None = None,
+    lock: Path | None = None,
+    files: Mapping[str, str] | None = None,
 ) -> Image:
-    """The image with those installed distributions and all that they require; built once and kept under `cache`.
+    """The image of these declarations; built once and kept under `cache`.
 
-    `variables` add to VARIABLES. Raises InputError (a package that is not installed here), SandboxError (no space, no
-    compiler of bytecode). A killed build leaves nothing that a later one would take for an image.
+    `packages`: distributions, as installed here, with all that they require; with a `lock`, its wheels are taken and
+    `packages` only says what must be among them. `python`: the version that this interpreter must have, e.g. 3.11.
+    `files`: path in the image -> text; one that begins with #! can be executed. `variables` add to VARIABLES.
+    Raises InputError (a package, a line of the lock, a file), InfrastructureError (no index, no space, no compiler of
+    bytecode). A killed build leaves nothing that a later one would take for an image.
     """
-    closure = _closure(packages)
-    versions = {item: importlib.metadata.version(item) for item in closure}
+    _check_python(python)
+    _check_files(files or {})
+    wheels = locked(lock, cache / "wheels") if lock else []
+    versions = {wheel.name: wheel.version for wheel in wheels}
+    if lock:
+        _check_locked(lock, packages, versions)
+    else:
+        versions = {item: importlib.metadata.version(item) for item in _closure(packages)}
     environment_variables = {**VARIABLES, **(variables or {})}
+    declared = {"wheels": [wheel.sha256 for wheel in wheels], "files": dict(files or {})}
     described = {
         "format": IMAGE_FORMAT,
         "name": name,
@@ -79,6 +100,7 @@ def build_image(
         "interpreter": _file_digest(_interpreter()),
         "packages": dict(versions),
         "variables": dict(environment_variables),
+        **{key: value for key, value in declared.items() if value},
     }
     folder = cache / digest_of(described)
     cache.mkdir(parents=True, exist_ok=True)
@@ -88,19 +110,45 @@ def build_image(
         image = _load(folder)
         if image is None:
             _remove_tree(folder)
-            image = _build(folder, name, versions, environment_variables)
+            installed = () if lock else tuple(versions)
+            lays = partial(lay_root, packages=installed, wheels=wheels, files=files)
+            image = _build(folder, name, versions, environment_variables, lays)
     return image
 
 
-def _build(folder: Path, name: str, versions: dict[str, str], variables: dict[str, str]) -> Image:
+def _check_python(wanted: str | None) -> None:
+    here = ".".join(map(str, sys.version_info[:3]))
+    if wanted is not None and not f"{here}.".startswith(f"{wanted}."):
+        raise InputError(
+            f"image: Python {wanted} is declared, this is {here}; run postloop with the one that is declared"
+        )
+
+
+def _check_locked(lock: Path, packages: tuple[str, ...], versions: Mapping[str, str]) -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    for package in packages:
+        requirement = Requirement(package)
+        have = versions.get(canonicalize_name(requirement.name))
+        if have is None or not requirement.specifier.contains(have, prereleases=True):
+            raise InputError(
+                f"{lock}: package {package} is declared, the lock has {have or 'none'}; add it, or drop it"
+            )
+
+
+def _build(
+    folder: Path, name: str, versions: dict[str, str], variables: dict[str, str], lays: Callable[[Path], None]
+) -> Image:
     building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".building-"))
     root = building / "root"
     try:
-        lay_root(root, tuple(versions))
+        lays(root)
         python = ".".join(map(str, sys.version_info[:3]))
         layer = layer_digest(root)
         environment = Environment(name=name, python=python, packages=versions, variables=variables, layer=layer)
         building.chmod(0o755)
+        keep(root, layer)
         with (building / "environment.json").open("w") as file:
             file.write(environment.model_dump_json())
             file.flush()
@@ -136,7 +184,9 @@ def _remove_tree(path: Path) -> None:
 # --- content -------------------------------------------------------------------------------------------------------
 
 
-def lay_root(root: Path, packages: tuple[str, ...]) -> None:
+def lay_root(
+    root: Path, packages: Sequence[str], wheels: Sequence[Wheel] = (), files: Mapping[str, str] | None = None
+) -> None:
     """Write the whole tree into the new folder `root`. Raises OSError, InputError, SandboxError."""
     for folder in ("usr/bin", "usr/lib", "etc", "dev", "proc", "tmp", "tests", "work"):
         (root / folder).mkdir(parents=True)
@@ -155,6 +205,9 @@ def lay_root(root: Path, packages: tuple[str, ...]) -> None:
     site.mkdir()
     for package in packages:
         _copy_distribution(package, site)
+    for wheel in wheels:
+        lay(wheel, site)
+    lay_files(root, files or {})
     _copy_shared_libraries(root)
     _compile(root, library)
     _fix_modes(root)
@@ -222,10 +275,34 @@ def _copy_distribution(name: str, site: Path) -> None:
         raise InputError(f"image: package {name} has no list of its files; reinstall it with pip")
     for entry in files:
         parts = entry.parts
-        about = parts[0].endswith(".dist-info") and parts[-1] not in _METADATA_KEPT
+        about = parts[0].endswith(".dist-info") and parts[-1] not in METADATA_KEPT
         if entry.is_absolute() or ".." in parts or "__pycache__" in parts or about or entry.suffix in (".pyc", ".pth"):
             continue
         _copy(Path(str(entry.locate())), site / Path(*parts))
+
+
+def lay_files(root: Path, files: Mapping[str, str]) -> None:
+    """Write `files` (path in the image -> text) into the tree `root`; none may be there already. Raises InputError."""
+    for path, text in files.items():
+        target = root / path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("x", encoding="utf-8", newline="") as file:
+                file.write(text)
+        except (FileExistsError, NotADirectoryError):
+            raise InputError(
+                f"image: file {path[:80]!r} is there already, or its folder is a file; name another"
+            ) from None
+        target.chmod(0o755 if text.startswith("#!") else 0o644)
+
+
+def _check_files(files: Mapping[str, str]) -> None:
+    for path in files:
+        plain = PurePosixPath(path)
+        odd = plain.is_absolute() or ".." in plain.parts or not plain.parts or str(plain) != path
+        if odd or not path.isprintable() or plain.parts[0] in _ENGINES_OWN:
+            hidden = ", ".join(_ENGINES_OWN)
+            raise InputError(f"image: file {path[:80]!r} is no relative path outside {hidden}; name e.g. etc/app.conf")
 
 
 def _copy_shared_libraries(root: Path) -> None:
@@ -267,13 +344,19 @@ def _inside(root: Path, path: Path) -> Path:
 
 
 def _compile(root: Path, library: Path) -> None:
-    """Bytecode without timestamps, compiled in one fresh process: its bytes depend on nothing but the source."""
+    """Bytecode without timestamps, compiled in one fresh process: its bytes depend on nothing but the source.
+
+    A file that is no Python of this version, as some packages ship, has none; whatever else goes wrong is an error.
+    """
     options = ["-q", "-j", "1", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(library)]
     environment = {**_loader_variables(), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "LANG": "C.UTF-8"}
     command = [str(_interpreter()), "-s", "-S", "-m", "compileall", *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd="/")
-    if done.returncode:
-        raise SandboxError(f"image: bytecode: {(done.stdout + done.stderr).strip()[:300]}; reinstall the interpreter")
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=False, env=environment, cwd="/"
+    )
+    said = done.stdout + done.stderr
+    if done.returncode not in (0, 1) or said.count("*** Error compiling") != len(_BAD_SOURCE.findall(said)):
+        raise SandboxError(f"image: bytecode: {said.strip()[:300]}; reinstall the interpreter")
 
 
 def _fix_modes(root: Path) -> None:
@@ -314,7 +397,7 @@ def write_layer(root: Path, out: IO[bytes] | None) -> str:
     Canonical: byte order of names, time 0, owner 0:0 without names, modes 0755 or 0644, links as links. Owners and
     times on this disk do not count; content, names, link targets and the executable bit do.
     """
-    sink = _Hashing(out)
+    sink = Hashing(out)
     with tarfile.open(fileobj=sink, mode="w|", format=tarfile.PAX_FORMAT, bufsize=1 << 20) as tar:  # type: ignore[call-overload]
         for path, kind in _walk(root):
             entry = tarfile.TarInfo(str(path.relative_to(root)))
@@ -334,7 +417,7 @@ def write_layer(root: Path, out: IO[bytes] | None) -> str:
     return sink.hash.hexdigest()
 
 
-class _Hashing(io.RawIOBase):
+class Hashing(io.RawIOBase):
     def __init__(self, out: IO[bytes] | None) -> None:
         self.hash = hashlib.sha256()
         self._out = out

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-import shutil
+import subprocess
+import sys
 import tarfile
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+from wheels import Index, locked_lines, make_wheel
 
-from environments.image import VARIABLES, Image, build_image, lay_root, layer_digest, publish, write_layer
+from environments.image import VARIABLES, Image, build_image, lay_files, lay_root, layer_digest, publish, write_layer
+from environments.inventory import explain, load
 from schemas.errors import InputError, IntegrityError
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("images")
+def cache() -> Path:
+    return Path(tempfile.gettempdir()) / "postloop-test-images"
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +53,7 @@ def test_an_image_is_built_once(image: Image, cache: Path) -> None:
 
 def test_a_killed_build_leaves_nothing_that_is_taken_for_an_image(image: Image, cache: Path) -> None:
     half = cache / ".building-dead"
-    (half / "root").mkdir(parents=True)
-    unrecorded = cache / ("0" * 64)
-    shutil.copytree(half, unrecorded)
+    (half / "root").mkdir(parents=True, exist_ok=True)
     build_image(cache, packages=("pytest",))
     assert not half.exists()
 
@@ -133,3 +137,98 @@ def test_a_reachable_root_is_used_as_it_is_and_a_private_one_is_linked(tmp_path:
     (shown / "file").unlink()
     assert layer_digest(publish(root, layer_digest(root), tmp_path / "shelf")) == layer_digest(root)
     assert publish(Path("/usr/share"), "unused", tmp_path / "shelf") == Path("/usr/share")
+
+
+# --- declared images -----------------------------------------------------------------------------------------------
+
+BUILD = """
+import json, os, sys, time
+asked = json.loads(sys.argv[1])
+os.umask(asked["umask"])
+time.time = lambda: asked["clock"]
+time.time_ns = lambda: int(asked["clock"] * 1e9)
+from pathlib import Path
+from environments.image import build_image
+given = {"lock": Path(asked["lock"]), "files": asked["files"], "python": sys.version.split()[0]}
+image = build_image(Path(asked["cache"]), "declared", ("tiny",), **given)
+print(json.dumps([image.environment.layer, image.environment.packages, str(image.root)]))
+"""
+FILES = {"etc/tool.conf": "on = 1\n", "usr/bin/tool": "#!/usr/bin/python3\nprint(1)\n"}
+# A set of strings as a constant, a name that an optimizer could intern, and a file that is no Python.
+MODULE = "NAMES = {'a', 'b', 'c', None}\n\n\ndef f(x):\n    return x in {'d', 'e', 'f', 1.5, None}\n"
+
+
+def build_elsewhere(place: Path, lock: Path, files: dict[str, str], umask: int, clock: float, **variables: str) -> Any:
+    place.mkdir(parents=True)
+    asked = {"cache": str(place / "cache"), "lock": str(lock), "files": files, "umask": umask, "clock": clock}
+    return subprocess.Popen(
+        [sys.executable, "-c", BUILD, json.dumps(asked)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=place,
+    )
+
+
+def built(process: Any) -> tuple[str, dict[str, str], Path]:
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    layer, packages, root = json.loads(out)
+    return layer, packages, Path(root)
+
+
+def test_two_builds_of_a_declared_image_are_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other folders, clock, umask, hash seed, locale and time zone; each with a store of wheels of its own."""
+    index = Index(tmp_path / "index", monkeypatch)
+    content = {"tiny/__init__.py": MODULE, "tiny/broken.py": "print 'two'\n", "tiny/data.bin": "\0"}
+    tiny = make_wheel(index.folder, files=content, requires=("needed",))
+    lock = tmp_path / "lock.txt"
+    lock.write_text(locked_lines(make_wheel(index.folder, "needed"), tiny))
+    one = build_elsewhere(tmp_path / "a", lock, FILES, 0o077, 1e9, PYTHONHASHSEED="1", TZ="UTC", SOURCE_DATE_EPOCH="1")
+    turned = dict(reversed(FILES.items()))
+    far = tmp_path / "b/a-path/of-another-length"
+    two = build_elsewhere(far, lock, turned, 0o002, 2e9, PYTHONHASHSEED="2", TZ="Asia/Tokyo", LC_ALL="C")
+    (layer, packages, root), (again, _, other) = built(one), built(two)
+    assert layer == again == layer_digest(root) == layer_digest(other)
+    assert packages == {"needed": "1.0", "tiny": "1.0"}
+    site = next(root.glob("usr/lib/python3*/*-packages"))
+    assert (site / "tiny/data.bin").is_file()
+    assert (root / "usr/bin/tool").stat().st_mode & 0o777 == 0o755
+    assert [path.name.split(".")[0] for path in sorted(site.glob("tiny/__pycache__/*.pyc"))] == ["__init__"]
+    assert not list(site.glob("pytest*"))
+    (site / "tiny/__init__.py").write_text("NAMES = set()\n")
+    inventory = load(root, layer)
+    assert inventory is not None
+    (drift,) = explain(inventory, root)
+    assert (drift.kind, drift.detail.split(":")[0]) == ("package", "of tiny 1.0")
+
+
+def test_a_declaration_that_cannot_be_met_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = Index(tmp_path / "index", monkeypatch)
+    lock = tmp_path / "lock.txt"
+    lock.write_text(locked_lines(make_wheel(index.folder)))
+    for given, said in (
+        ({"python": "3.1"}, "Python 3.1 is declared, this is 3."),
+        ({"python": "2"}, "Python 2 is declared"),
+        ({"lock": lock, "packages": ("pytest",)}, "package pytest is declared, the lock has none"),
+        ({"lock": lock, "packages": ("tiny>2",)}, "the lock has 1.0"),
+        ({"lock": tmp_path / "none"}, "No such file"),
+        ({"files": {"../x": ""}}, "no relative path"),
+        ({"files": {"/etc/x": ""}}, "no relative path"),
+        ({"files": {"work/x": ""}}, "outside dev, proc"),
+        ({"files": {"etc//x": ""}}, "no relative path"),
+        ({"files": {".": ""}}, "no relative path"),
+        ({"files": {"a\nb": ""}}, "no relative path"),
+    ):
+        with pytest.raises(InputError) as error:
+            build_image(tmp_path / "cache", **given)  # type: ignore[arg-type]
+        assert said in str(error.value)
+        assert "\n" not in str(error.value)
+
+
+def test_a_file_takes_no_others_place(tmp_path: Path) -> None:
+    lay_files(tmp_path, {"etc/a": "1\r\n", "etc/b/c": ""})
+    assert (tmp_path / "etc/a").read_bytes() == b"1\r\n"
+    for path in ("etc/a", "etc/a/b", "etc/b"):
+        with pytest.raises(InputError, match="is there already, or its folder is a file"):
+            lay_files(tmp_path, {path: ""})
