@@ -1,10 +1,10 @@
 """Host side of a verifier: asks the bundle what to run, runs it on the engine, hands back the results, keeps verdicts.
 
 A verdict is keyed by outcome, task, image, limits and verifier: the same key gives the same verdict, from memory if it
-was judged before. Infrastructure failure is retried and then an error verdict without a score, never a zero. A wall
-time-out is repeated once alone and counts against the attempt only if it recurs.
-
-Not covered: telling a sandbox that one outcome kills again and again from a broken one (compare with the task's gold).
+was judged before. Infrastructure failure is retried and then an error verdict without a score, never a zero. What the
+machine may have done counts against the attempt only if it recurs: a wall time-out or a signal is repeated once, alone;
+a sandbox that died again and again is tried once more after the task's gold has passed on the same engine. Many attempts
+that are judged at once share sandboxes where the bundle knows how to keep them apart (together.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from pydantic import ValidationError
 
 from environments.bundles import Bundle
 from environments.engines import Engine
+from environments.runner import MAYBE_THE_MACHINE
+from evals.together import Wanted, can_pack, run_together
 from schemas.base import digest_of
 from schemas.errors import InfrastructureError
 from schemas.execution import Environment, Execution, ExecutionResult, Limits, Stop
@@ -30,6 +32,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 FanOut = Callable[[Callable[[Execution], "Ran"], list[Execution]], Iterable["Ran"]]
 Ran = ExecutionResult | str  # the result, or why there is none
+DIED = ExecutionResult(stop=Stop.SIGNAL, exit_code=None, stdout="", stderr="the sandbox died")
 
 
 def in_turn(function: Callable[[In], Out], items: list[In]) -> list[Out]:
@@ -66,6 +69,7 @@ class Verifier:
         self.environment = environment
         self.limits = limits
         self.role = role
+        self._packs = can_pack(bundle)
         self._run = partial(_run, engine, root, environment, limits, retries)
         self._memo: dict[tuple[str, ...], Verdict] = {}
 
@@ -85,6 +89,7 @@ class Verifier:
         for case in fresh.values():
             self._open(case)
         results = self._run_all([case for case in fresh.values() if case.verdict is None], fan_out)
+        self._blame([case for case in fresh.values() if case.verdict is None], results)
         for case in fresh.values():
             if case.verdict is None:
                 self._settle(case, [results[execution.digest()] for execution in case.executions])
@@ -130,13 +135,41 @@ class Verifier:
             case.verdict = self._error(case, f"{who} answered garbage: {first}")
 
     def _run_all(self, cases: list[_Case], fan_out: FanOut) -> dict[str, Ran]:
-        """Result by digest of execution. Equal ones (a task's start tree) run once, wall time-outs again, alone."""
-        unique = {execution.digest(): execution for case in cases for execution in case.executions}
-        results = dict(zip(unique, fan_out(self._run, list(unique.values())), strict=True)) if unique else {}
+        """Result by digest of execution. Equal ones (a task's start tree) run once; what may be the machine's again, alone."""
+        unique: dict[str, Wanted] = {}
+        for case in cases:
+            for number, execution in enumerate(case.executions):
+                unique.setdefault(execution.digest(), Wanted(case.id, number, execution))
+        together = run_together(self.bundle, self.limits, self._run, unique, fan_out) if self._packs else {}
+        alone = {digest: wanted.execution for digest, wanted in unique.items() if digest not in together}
+        results = dict(zip(alone, fan_out(self._run, list(alone.values())), strict=True)) if alone else {}
         for digest, result in results.items():
-            if isinstance(result, ExecutionResult) and result.stop is Stop.WALL:
-                results[digest] = self._run(unique[digest])
-        return results
+            if isinstance(result, ExecutionResult) and result.stop in MAYBE_THE_MACHINE:
+                results[digest] = self._run(alone[digest])
+        return {**together, **results}
+
+    def _blame(self, cases: list[_Case], results: dict[str, Ran]) -> None:
+        """Whoever kills its sandbox must not get off without a verdict: it dies under this outcome, and gold passes now.
+
+        Stops at the first gold that does not pass: then the machine is broken, and all that is lost stays an error.
+        """
+        for case in cases:
+            lost = [execution for execution in case.executions if isinstance(results[execution.digest()], str)]
+            if not lost or not case.task.gold or case.outcome == case.task.gold:
+                continue
+            if not self._gold_passes(case.task):
+                return
+            for execution in lost:
+                again = self._run(execution)
+                results[execution.digest()] = DIED if isinstance(again, str) else again
+
+    def _gold_passes(self, task: Task) -> bool:
+        """Judged now, whatever is remembered."""
+        gold = _Case(task, task.gold, self._key(task, task.gold, 0))
+        self._open(gold)
+        if gold.verdict is None:
+            self._settle(gold, [self._run(execution) for execution in gold.executions])
+        return bool(gold.verdict and gold.verdict.passed)
 
     def _verdict(self, case: _Case, said: dict[str, Any]) -> Verdict:
         return Verdict.model_validate({**said, **self._names(case)})

@@ -1,4 +1,4 @@
-"""Runs inside the sandbox as `python -I -S /tests/run.py`: calls a function on cases, reports values, never verdicts.
+"""Runs inside the sandbox as `python -s -P -S /tests/run.py`: calls a function on cases, reports values, never verdicts.
 
 stdin: {"nonce", "path", "entry", "cases": [[argument, ...], ...]}. Result lines: nonce, space, JSON: {"i", "value"} |
 {"i", "raised"} | {"i", "refused", "own"} | {"broken"} and, last, {"end": count}. A value is tagged by its exact type

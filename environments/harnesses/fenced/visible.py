@@ -21,7 +21,7 @@ def run_visible(task, tree):
         "cases": [case["args"] for case in task["visible"]],
     }
     return {
-        "argv": ["python", "-I", "-S", "/tests/run.py"],
+        "argv": ["python", "-s", "-P", "-S", "/tests/run.py"],
         "files": tree,
         "readonly": {"run.py": RUNNER},
         "stdin": json.dumps(job),

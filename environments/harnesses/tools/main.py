@@ -1,9 +1,10 @@
 """The harness of JSON tool calls, one a turn: read, edit a line or a block, run the visible tests, compute, submit.
 
-The working tree lives here; only run_tests needs an execution (real pytest on a file generated from the visible cases).
-Writes go to editable paths alone: another path is a forbidden action and a tool error. Each event carries the chain of
-an action, decoded text -> parsed call -> matched tool, so that a failed edit has an owner. Instruction questions have
-no tools: the statement is the question and the reply is the answer.
+In a repository there are also list_files, search and write_file. The working tree lives here; only run_tests needs an
+execution (real pytest, in a repository on its own test files, else on a file generated from the visible cases). Writes
+go to editable paths alone: another path is a forbidden action and a tool error. Each event carries the chain of an
+action, decoded text -> parsed call -> matched tool, so that a failed edit has an owner. Instruction questions have no
+tools: the statement is the question and the reply is the answer.
 
 Not covered: several calls in one turn (the first counts, the rest is not read).
 """
@@ -16,6 +17,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 
+import repository  # noqa: E402
 from calc import CalcError, calculate  # noqa: E402
 from pytest_file import observe_tests, run_tests  # noqa: E402
 from serve import serve  # noqa: E402
@@ -28,10 +30,22 @@ TOOLS = {
     "replace_block": {"path": str, "old": str, "new": str},
     "run_tests": {},
     "calc": {"expression": str},
+    "list_files": {},
+    "search": {"text": str},
+    "write_file": {"path": str, "text": str},
     "submit": {},
 }
 OPTIONAL = {"submit": {"answer": str}}
+REPOSITORY_OPTIONAL = {
+    "list_files": {"path": str},
+    "search": {"path": str},
+    "read_file": {"start": int, "end": int},
+    "run_tests": {"path": str},
+}
 REPAIR_TOOLS = ("read_file", "replace_line", "replace_block", "run_tests", "submit")
+REPOSITORY_TOOLS = (
+    "list_files", "search", "read_file", "replace_line", "replace_block", "write_file", "run_tests", "submit",
+)  # fmt: skip
 ANSWER_TOOLS = ("read_file", "calc", "submit")
 TEXT = '"..."'
 CALC_SKILLS = ("lookup", "calc")
@@ -57,7 +71,10 @@ class Session:
         self.hint = options.get("hint")
         self.tree = dict(task["files"])
         self.plain = task["kind"] == "answer" and task["skill"] not in CALC_SKILLS
-        self.tools = REPAIR_TOOLS if task["kind"] == "function" else ANSWER_TOOLS
+        self.is_repository = task["kind"] == "repository"
+        self.tools = {"function": REPAIR_TOOLS, "repository": REPOSITORY_TOOLS}.get(task["kind"], ANSWER_TOOLS)
+        self.optional = REPOSITORY_OPTIONAL if self.is_repository else OPTIONAL
+        self.max_observation = repository.MAX_OBSERVATION if self.is_repository else MAX_OBSERVATION
         self.turns = 0
         self.calls = 0
         self.event = {}
@@ -69,7 +86,9 @@ class Session:
 def start(request):
     session = sessions[request["id"]] = Session(request["task"], request.get("options") or {})
     parts = [session.task["statement"]]
-    if not session.plain and session.tree:
+    if session.is_repository:
+        parts.append(f"{len(session.tree)} files. You may change: " + ", ".join(sorted(session.task["editable"])[:20]))
+    elif not session.plain and session.tree:
         parts.append("Files: " + ", ".join(sorted(session.tree)))
     if session.hint:
         parts.append(f"Hint: {session.hint}")
@@ -81,8 +100,11 @@ def system(session):
     lines = ["Reply with one JSON tool call and nothing else. Tools:"]
     for name in session.tools:
         answers = ["answer"] if name == "submit" and session.task["kind"] == "answer" else []
-        given = [f'"{key}": {"1" if key == "line" else TEXT}' for key in (*TOOLS[name], *answers)]
+        kinds = TOOLS[name] | (session.optional.get(name, {}) if session.is_repository else dict.fromkeys(answers, str))
+        given = [f'"{key}": {"1" if kind is int else TEXT}' for key, kind in kinds.items()]
         lines.append("{" + ", ".join([f'"tool": "{name}"', *given]) + "}")
+    if session.is_repository:
+        lines.append('"path" of list_files, search and run_tests, "start" and "end" may be left out.')
     return "\n".join(lines)
 
 
@@ -128,7 +150,7 @@ def parse(text, session):
     if type(name) is not str or name not in session.tools:
         raise ValueError(f'"tool" must be one of {", ".join(session.tools)}')
     session.event["chain"]["matched"] = name
-    wanted, optional = TOOLS[name], OPTIONAL.get(name, {})
+    wanted, optional = TOOLS[name], session.optional.get(name, {})
     for key, kind in wanted.items():
         if type(call.get(key)) is not kind:
             raise ValueError(f'{name} needs "{key}", a {"string" if kind is str else "whole number"}')
@@ -142,9 +164,9 @@ def carry_out(session, name, arguments):
     if name == "submit":
         answer = {"answer.txt": arguments.get("answer", "")} if session.task["kind"] == "answer" else {}
         return done(session, "submitted", {**session.changed(), **answer})
-    if name == "run_tests":
-        return {"execute": run_tests(session.task, session.tree), "event": session.event}
     try:
+        if name == "run_tests":
+            return {"execute": visible_run(session, **arguments), "event": session.event}
         observation = ACTIONS[name](session, **arguments)
         session.event["chain"]["executed"] = True
     except Forbidden as error:
@@ -158,8 +180,33 @@ def carry_out(session, name, arguments):
     return go_on(session, observation, "turn_limit")
 
 
-def read_file(session, path):
-    lines = existing(session, path).splitlines()
+def visible_run(session, path=None):
+    """The execution of the visible tests; in a repository of all test files of the tree, or of one."""
+    if not session.is_repository:
+        return run_tests(session.task, session.tree)
+    if path is not None:
+        existing(session, path)
+    paths = repository.visible_tests(session.tree) if path is None else [path]
+    if not paths:
+        raise ToolError("there is no visible test")
+    return repository.run_tests(session.tree, paths)
+
+
+def list_files(session, path=""):
+    return repository.listing(session.tree, session.task["editable"], path)
+
+
+def search(session, text, path=""):
+    if not text.strip():
+        raise ToolError("nothing to search for")
+    return repository.hits(session.tree, text, path)
+
+
+def read_file(session, path, start=1, end=None):
+    content = existing(session, path)
+    if session.is_repository:
+        return repository.excerpt(content, start, end or start + repository.SHOWN_LINES - 1)
+    lines = content.splitlines()
     return "\n".join(f"{number}: {line}" for number, line in enumerate(lines, 1))
 
 
@@ -179,22 +226,37 @@ def replace_block(session, path, old, new):
     return written(session, path, content.replace(old, new))
 
 
+def write_file(session, path, text):
+    """A whole file; a new one only where the task says that it may be made."""
+    inside(path)
+    if path not in session.task["editable"]:
+        raise Forbidden(f"{path[:80]} is protected")
+    return written(session, path, text)
+
+
 def calc(session, expression):
     return f"Result: {calculate(expression)}"
 
 
-ACTIONS = {"read_file": read_file, "replace_line": replace_line, "replace_block": replace_block, "calc": calc}
+ACTIONS = {
+    "read_file": read_file, "replace_line": replace_line, "replace_block": replace_block, "calc": calc,
+    "list_files": list_files, "search": search, "write_file": write_file,
+}  # fmt: skip
 
 
 def existing(session, path, write=False):
     """The content of a file of the tree. Outside the tree, or a write to a protected path, is Forbidden."""
-    if path.startswith(("/", "~")) or ".." in re.split(r"[/\\]", path):
-        raise Forbidden(f"{path[:80]} is outside the working tree")
+    inside(path)
     if write and path in session.tree and path not in session.task["editable"]:
         raise Forbidden(f"{path[:80]} is protected")
     if path not in session.tree:
-        raise ToolError(f"no file {path[:80]}; files: {', '.join(sorted(session.tree))}")
+        raise ToolError(f"no file {path[:80]}; files: {', '.join(sorted(session.tree)[:20])}")
     return session.tree[path]
+
+
+def inside(path):
+    if path.startswith(("/", "~")) or ".." in re.split(r"[/\\]", path):
+        raise Forbidden(f"{path[:80]} is outside the working tree")
 
 
 def written(session, path, content):
@@ -206,7 +268,10 @@ def written(session, path, content):
 
 def observe(request):
     session = sessions[request["id"]]
-    session.event["visible"], observation = observe_tests(session.task, request["result"])
+    if session.is_repository:
+        session.event["visible"], observation = repository.observe_tests(request["result"])
+    else:
+        session.event["visible"], observation = observe_tests(session.task, request["result"])
     session.event["chain"]["executed"] = True
     return go_on(session, observation, "turn_limit")
 
@@ -214,9 +279,9 @@ def observe(request):
 def go_on(session, observation, stop):
     if session.turns >= session.max_turns:
         return done(session, stop, session.changed())
-    if len(observation) > MAX_OBSERVATION:
+    if len(observation) > session.max_observation:
         session.event["observation_truncated"] = True
-        observation = observation[:MAX_OBSERVATION] + "\n[cut]"
+        observation = observation[: session.max_observation] + "\n[cut]"
     return {"messages": [{"role": "user", "content": observation}], "event": session.event}
 
 

@@ -2,7 +2,7 @@
 
 import re
 
-HEAD = '''import importlib.util
+HEAD = """import importlib.util
 import sys
 
 import pytest
@@ -12,8 +12,8 @@ spec = importlib.util.spec_from_file_location("attempt", "{path}")
 attempt = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(attempt)
 {entry} = attempt.{entry}
-'''
-ARGV = ["python", "-I", "-m", "pytest", "-q", "--tb=line", "--noconftest", "-c", "/dev/null", "--rootdir=/tests"]
+"""
+ARGV = ["python", "-s", "-P", "-m", "pytest", "-q", "--tb=line", "--noconftest", "-c", "/dev/null", "--rootdir=/tests"]
 ARGV += ["--import-mode=importlib", "-p", "no:cacheprovider", "/tests/test_visible.py"]
 COUNT = re.compile(r"(\d+) (passed|failed|error)")
 MAX_LINE = 160

@@ -2,8 +2,12 @@
 
 The sandbox gets the arguments and returns values of primitive types; the expected values stay in this process, so the
 attempt has no verdict to forge and nothing to read. Lines from the sandbox are claims: a line without the nonce is
-ignored, two lines for one case are a violation (forged_result), a process that ends before its last message has failed
-the cases that it did not answer. A case that fails on the start tree is f2p, else p2p.
+ignored, and under the nonce only what the runner would write, in its order, is no violation (forged_result). A process
+that ends before its last message has failed the cases that it did not answer; with a line for every case and no end it
+has failed them all. A case that fails on the start tree is f2p, else p2p.
+
+`pack` makes one execution of many, for attempts that only compute and read (together.py); `unpack` gives for each what it
+would have given alone, or says that it has to run alone. What one attempt does changes no other's result.
 
 Covered: exit tricks, forged output, objects equal to everything, subclasses, patched libraries, NaN, endless loops,
 exhausted memory, edits of protected files. Not covered: hard-coding of values that leaked elsewhere, hidden cases too
@@ -21,13 +25,25 @@ sys.path.insert(0, HERE)
 from case_runner import tagged  # noqa: E402
 from claims import same, shown  # noqa: E402
 from judging import check, fresh_tree, judge_answer, key_of, role_of, unscored, verdict, violation  # noqa: E402
+from packing import Pack, chosen  # noqa: E402
 from serve import serve  # noqa: E402
 
-with open(os.path.join(HERE, "case_runner.py"), encoding="utf-8") as file:
-    RUNNER = file.read()
+
+def read(name):
+    with open(os.path.join(HERE, name), encoding="utf-8") as file:
+        return file.read()
+
+
+RUNNER = read("case_runner.py")
+KEEPER = {"run.py": RUNNER, "together.py": read("together.py"), "fence.py": read("fence.py")}
+SHAPES = (
+    {"i": int, "value": list}, {"i": int, "raised": str}, {"i": int, "refused": str, "own": bool}, {"broken": str},
+    {"end": int},
+)  # fmt: skip
 LIMITS = {"cpu": "cpu", "wall": "wall", "memory": "memory", "signal": "signal"}
 
 open_requests = {}
+packs = {}
 starts = {}  # key of task and start tree -> per case, whether the start tree passes it
 
 
@@ -44,7 +60,7 @@ def judge(request):
     execute = [execution(task, tree, nonce)] if changed else []
     if key not in starts:
         execute.append(execution(task, request["start"], "start"))  # trusted code: the same bytes for every attempt
-    state = {"task": task, "violations": violations, "key": key, "nonce": nonce, "changed": changed}
+    state = {"task": task, "violations": violations, "key": key, "nonce": nonce, "changed": changed, "execute": execute}
     if not execute:
         return {"verdict": finish(state, None)}
     open_requests[request["id"]] = state
@@ -59,7 +75,7 @@ def execution(task, tree, nonce):
         "cases": [case["args"] for case in task["hidden"]],
     }
     return {
-        "argv": ["python", "-I", "-S", "/tests/run.py"],
+        "argv": ["python", "-s", "-P", "-S", "/tests/run.py"],
         "files": tree,
         "readonly": {"run.py": RUNNER},
         "stdin": json.dumps(job),
@@ -72,9 +88,29 @@ def results(request):
     answers = list(request["results"])
     own = answers.pop(0) if state["changed"] else None
     if answers:
-        rows, _ = compare(state["task"]["hidden"], *read_claims(answers[0], "start"))
-        starts[state["key"]] = rows, limit_of(answers[0])
+        rows, _, limit = read_run(state["task"]["hidden"], answers[0], "start")
+        starts[state["key"]] = rows, limit
     return {"verdict": finish(state, own)}
+
+
+def pack(request):
+    """Executions of open requests, [[id, number], ...], as one: {"execute", "members": those of them that are in it}."""
+    wanted = [open_requests[name]["execute"][number] for name, number in request["wanted"]]
+    members = chosen(wanted, request["limits"])
+    if not members:
+        return {"members": []}
+    packs[request["id"]] = made = Pack(request["limits"], len(members))
+    for index in members:
+        one = wanted[index]
+        files = [[path, *made.add(text)] for path, text in sorted(one["files"].items())]
+        made.members.append({"files": files, "job": made.add(one["stdin"])})
+    together = {"argv": ["python", "-s", "-P", "-S", "/tests/together.py"], "readonly": KEEPER, "collect": []}
+    return {"execute": {**together, **made.inputs()}, "members": members}
+
+
+def unpack(request):
+    """Per member what it would have given alone; "alone": it has to; "again": its turn did not come."""
+    return {"results": packs.pop(request["id"]).read(request["result"])}
 
 
 def finish(state, result):
@@ -84,44 +120,69 @@ def finish(state, result):
     if result is None:
         rows, found, limit = at_start, [], start_limit
     else:
-        rows, found = compare(hidden, *read_claims(result, state["nonce"]))
-        limit = limit_of(result)
+        rows, found, limit = read_run(hidden, result, state["nonce"])
     checks = [
         check(f"case_{index}", role_of(at_start[index][0]), good, detail) for index, (good, detail) in enumerate(rows)
     ]
     return verdict(checks, [*state["violations"], *found], limit)
 
 
-def limit_of(result):
+def read_run(hidden, result, nonce):
+    """(per case passed and first difference, violations, limit hit) of one run."""
+    claims, silent, violations, ended = read_claims(result, nonce, len(hidden))
+    rows, violations = compare(hidden, claims, silent, violations)
+    return rows, violations, limit_of(result, ended)
+
+
+def limit_of(result, ended):
     stop = LIMITS.get(result["stop"])
-    return "output" if stop is None and result["truncated"] and not ended(result) else stop
+    return "output" if stop is None and result["truncated"] and not ended else stop
 
 
-def ended(result):
-    return '{"end": ' in result["stdout"][-400:]
+def read_claims(result, nonce, count):
+    """(claims by case index, why the others have none, violations, whether the runner came to its end).
 
-
-def read_claims(result, nonce):
-    """(claims by case index, why the others have none, violations) from the lines that carry the nonce."""
-    claims, violations, end, broken = {}, [], 0, None
-    for line in result["stdout"].split("\n"):
+    The runner writes one message a case, in order, and then the end, or `broken` alone. Whatever else stands under the
+    nonce was written by the attempt. What follows the last line break was cut off by the limit on output: no line.
+    """
+    claims, forged, ended, broken = {}, "", False, None
+    for line in result["stdout"].split("\n")[:-1]:
         if not line.startswith(nonce + " "):
             continue
-        try:
-            message = json.loads(line[len(nonce) + 1 :])
-            if "i" in message and type(message["i"]) is int and message["i"] not in claims:
-                claims[message["i"]] = message
-            elif "end" in message and not end:
-                end = 1
-            elif "broken" in message and broken is None:
-                broken = f"the file does not give the function: {str(message['broken'])[:60]}"
-            else:
-                raise ValueError("a second message for one case")
-        except (ValueError, TypeError, RecursionError):
-            if not result["truncated"]:
-                violations = [violation("forged_result", "more than one line for a case, or a line that is no result")]
-    silent = broken or f"no answer: the process ended early (stop {result['stop']}, exit code {result['exit_code']})"
-    return claims, silent, violations
+        message = read_message(line[len(nonce) + 1 :])
+        if message is None:
+            forged = "a line that is no result"
+        elif ended or broken is not None:
+            forged = "a line after the last one"
+        elif "broken" in message:
+            broken = f"the file does not give the function: {message['broken'][:60]}"
+            forged = "results of a file that gives no function" if claims else forged
+        elif "end" in message:
+            ended = message["end"] == len(claims) == count
+            forged = forged if ended else "an end before the last case"
+        elif message["i"] == len(claims) < count:
+            claims[message["i"]] = message
+        else:
+            forged = "a second line for a case, or one for no case"
+    stop, code = result["stop"], result["exit_code"]
+    cut = result["truncated"] and len(result["stdout"]) >= len(result["stderr"])
+    if len(claims) == count and not ended and not cut and stop in ("exit", "signal"):
+        forged = forged or "a line for every case, but the process ended before it could say so"
+    silent = broken or f"no answer: the process ended early (stop {stop}, exit code {code})"
+    complete = ended or len(claims) < count
+    return claims if complete else {}, silent, [violation("forged_result", forged)] if forged else [], ended
+
+
+def read_message(text):
+    """A message as the runner writes it, else None."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if type(message) is not dict:
+        return None
+    shape = {key: type(value) for key, value in message.items()}
+    return message if shape in SHAPES else None
 
 
 def compare(hidden, claims, silent, violations):
@@ -133,10 +194,8 @@ def compare(hidden, claims, silent, violations):
             rows.append((False, silent))
             continue
         rows.append(compare_one(case, claim))
-        if claim.get("own") is True:
-            violations = [*violations, violation("not_primitive", f"case_{index} returned {claim.get('refused')!s}")]
-    if any(type(index) is not int or not 0 <= index < len(hidden) for index in claims):
-        violations = [*violations, violation("forged_result", "a line for a case that does not exist")]
+        if claim.get("own"):
+            violations = [*violations, violation("not_primitive", f"case_{index} returned {claim['refused']}")]
     return rows, violations[:8]
 
 
@@ -148,14 +207,14 @@ def compare_one(case, claim):
     if "raised" in claim:
         wanted = case["raises"]
         good = wanted is not None and claim["raised"] == wanted
-        return good, f"expected {wanted or repr(case['expected'])}, raised {claim['raised']!s}"
+        return good, f"expected {wanted or repr(case['expected'])}, raised {claim['raised']}"
     if "refused" in claim:
-        return False, f"returned {claim['refused']!s}"
-    return False, f"expected {case['raises']} to be raised, got {shown(claim.get('value'))}"
+        return False, f"returned {claim['refused']}"
+    return False, f"expected {case['raises']} to be raised, got {shown(claim['value'])}"
 
 
 def main():
-    serve({"judge": judge, "results": results})
+    serve({"judge": judge, "results": results, "pack": pack, "unpack": unpack})
 
 
 if __name__ == "__main__":

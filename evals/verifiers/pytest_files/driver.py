@@ -1,4 +1,4 @@
-"""Runs inside the sandbox as `python -I /tests/drive.py`: real pytest on /tests/test_hidden.py, one line per test.
+"""Runs inside the sandbox as `python -s -P /tests/drive.py`: real pytest on /tests/test_hidden.py, one line per test.
 
 No conftest, no configuration file, no plugin but the reporter below. The lines go to a saved copy of stdout with the
 nonce from stdin; the attempt's code shares this process, so they are claims (the sentinels test them).

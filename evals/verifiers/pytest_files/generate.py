@@ -43,17 +43,30 @@ def test_file(path, entry, cases, nonce):
     """(source, names, chosen).
 
     `names` maps a label ("0", "1", ... for cases; pass, negated, decoy for sentinels) to the name of its test; `chosen`
-    is the label of the case that `negated` negates.
+    is the label of the case that `negated` negates: one with a value where there is any, since a call that raises does not
+    get to the comparison, and so would hide one that was replaced.
     """
-    chosen = int(hashlib.sha256(nonce.encode()).hexdigest(), 16) % len(cases)
-    secret = "decoy " + hashlib.sha256(f"{nonce}:secret".encode()).hexdigest()
+    valued = [index for index, case in enumerate(cases) if case["raises"] is None] or list(range(len(cases)))
+    chosen = valued[int(hashlib.sha256(nonce.encode()).hexdigest(), 16) % len(valued)]
+    other = valued[(valued.index(chosen) + 1) % len(valued)]
     tests = {str(index): body(path, entry, case) for index, case in enumerate(cases)}
     tests["pass"] = ["    assert len('postloop') == 8"]
     tests["negated"] = body(path, entry, cases[chosen], negated=True)
-    tests["decoy"] = body(path, entry, {"args": cases[chosen]["args"], "expected": secret, "raises": None})
+    tests["decoy"] = body(path, entry, {**cases[other], "expected": changed(cases[other]["expected"]), "raises": None})
     names = {label: name_of(nonce, label) for label in tests}
     blocks = sorted(f"\ndef {names[label]}():\n" + "\n".join(lines) + "\n" for label, lines in tests.items())
     return HEAD + "\n".join(blocks), names, str(chosen)
+
+
+def changed(value):
+    """Another value of the same type, so that nothing in it says that its test is a decoy."""
+    if type(value) in (bool, type(None)):
+        return not value
+    if type(value) in (list, tuple):
+        return [*value[:-1], changed(value[-1])] if value else [0]
+    if type(value) is dict:
+        return {key: changed(item) for key, item in value.items()} if value else {"a": 0}
+    return value + {int: 3, float: 1.5, str: "s"}[type(value)]
 
 
 def body(path, entry, case, negated=False):

@@ -56,7 +56,7 @@ def judge(request):
 def execution(task, tree, nonce):
     source, names, chosen = test_file("/work/" + task["editable"][0], task["entry"], task["hidden"], nonce)
     run = {
-        "argv": ["python", "-I", "/tests/drive.py"],
+        "argv": ["python", "-s", "-P", "/tests/drive.py"],
         "files": tree,
         "readonly": {"drive.py": DRIVER, "test_hidden.py": source},
         "stdin": nonce + "\n",
@@ -88,21 +88,21 @@ def finish(state, seen):
 
 def read_run(run, result, count):
     """(rows, violations, limit hit) of one run of pytest."""
-    seen, violations, ended = {}, [], False
-    for line in result["stdout"].split("\n"):
+    seen, forged, ended = {}, "", False
+    known = set(run["names"].values())
+    for line in result["stdout"].split("\n")[:-1]:  # what follows the last line break was cut off: no line
         if not line.startswith(run["nonce"] + " "):
             continue
-        try:
-            message = json.loads(line[len(run["nonce"]) + 1 :])
-            if "end" in message:
-                ended = True
-            elif message["test"] in seen:
-                raise ValueError("a second result for one test")
-            else:
-                seen[message["test"]] = (message["passed"] is True, str(message["detail"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            if not result["truncated"]:
-                violations = [violation("forged_result", "more than one line for a test, or a line that is no result")]
+        message = read_message(line[len(run["nonce"]) + 1 :])
+        if message is None or ended:
+            forged = "a line that is no result, or one after the last"
+        elif "end" in message:
+            ended = True
+        elif message["test"] in seen or message["test"] not in known:
+            forged = "a second line for a test, or one for no test"
+        else:
+            seen[message["test"]] = (message["passed"], message["detail"])
+    violations = [violation("forged_result", forged)] if forged else []
     by_label = {label: seen.get(name) for label, name in run["names"].items()}
     silent = (False, f"no result: the process ended early (stop {result['stop']}, exit code {result['exit_code']})")
     rows = [by_label[str(index)] or silent for index in range(count)]
@@ -112,6 +112,16 @@ def read_run(run, result, count):
         rows = [(False, detail or silent[1]) for _, detail in rows]
     stop = LIMITS.get(result["stop"])
     return rows, violations, "output" if stop is None and result["truncated"] and not ended else stop
+
+
+def read_message(text):
+    """A message as the driver writes it, else None."""
+    try:
+        message = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    shape = {key: type(value) for key, value in message.items()} if type(message) is dict else {}
+    return message if shape in ({"test": str, "passed": bool, "detail": str}, {"end": int}) else None
 
 
 def tampering(by_label, chosen):
