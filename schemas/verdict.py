@@ -51,6 +51,10 @@ class Verdict(Frozen):
     checks: list[Check] = Field(default_factory=list)
     violations: list[Violation] = Field(default_factory=list)
     limit_hit: Literal["cpu", "wall", "memory", "output", "signal"] | None = None
+    trust: Literal["declared", "foreign"] = Field(
+        default="declared",
+        description="who decided: our verifier, or (foreign) a script of the task's own beside the attempt",
+    )
     reason: str | None = Field(default=None, description="why unscored or error")
 
     @model_validator(mode="after")

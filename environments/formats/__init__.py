@@ -1,0 +1,1 @@
+"""Task formats of others, read and written: Harbor's task folders."""
