@@ -27,6 +27,7 @@ from evals.buckets import Half, build
 from evals.contamination import near_copies
 from evals.gates import headroom_gate, may_train
 from evals.metrics import attempt_metrics, by_family, paired, pass_shares
+from evals.panel import Panel
 from evals.rules import load_rules
 from evals.suites import halves
 from evals.suites import select as suite_tasks
@@ -66,7 +67,7 @@ class Threads:
 @contextmanager
 def bench_of(spec: GoalSpec, cache: Path, base: Path) -> Iterator[Equipment]:
     """The same bench as a round's, over bundles from where they ship; the context holds no workspace."""
-    environment, root = image_of(spec, cache)
+    environment, root = image_of(spec, cache, cache)
     engine = open_engine(spec.environment.engine)
     limits, retries = spec.environment.limits, spec.runtime.sandbox_retries
     names = {"harness": spec.harness, "verifier": spec.verifier, "audit": spec.audit_verifier}
@@ -78,7 +79,7 @@ def bench_of(spec: GoalSpec, cache: Path, base: Path) -> Iterator[Equipment]:
             goal=_goal(spec, environment, base, bundles),
             runner=Runner(engine, environment, root, limits, retries),
             harness=bundles["harness"],
-            verifier=Verifier(bundles["verifier"], environment, root, engine, limits, "training", retries),
+            verifier=Panel(Verifier(bundles["verifier"], environment, root, engine, limits, "training", retries)),
             audit=Verifier(audit, environment, root, engine, limits, "audit", retries) if audit else None,
             context=context,
         )

@@ -28,6 +28,7 @@ from schemas.errors import EXIT_DONE, EXIT_NO
 from stages.keys import DECLARED
 
 PACKAGES = ("schemas/**/*", "environments/**/*", "evals/**/*", "stages/**/*")
+_JUDGING = ("environments/**/*", "evals/verify.py", "evals/together.py", "schemas/*.py")
 EVERYTHING = (*PACKAGES, "flows/*.py", "reports/**/*", "requirements.lock")
 # What decides the results of a round, as the stages' keys have it, and the bundles and the template of the spec.
 DECIDING = (
@@ -39,7 +40,9 @@ DECIDING = (
 )
 PUBLISHED = ROOT / "docs" / "figures"
 # Long lists that no document quotes.
-DROPPED = frozenset({"all", "answers", "pairs", "loss", "curves", "trials", "digests", "moments", "spec"})
+DROPPED = frozenset(
+    {"all", "agents", "findings", "answers", "pairs", "loss", "curves", "trials", "digests", "moments", "spec"}
+)
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,34 @@ def _sandbox(work: Path, out: Path) -> list[str]:
     return ["bench.sandbox", "--out", str(out)]
 
 
+def _probes(work: Path, out: Path) -> list[str]:
+    return ["bench.probes", "--engines", "bubblewrap", "rlimits", "docker", "--out", str(out)]
+
+
+def _drifts(work: Path, out: Path) -> list[str]:
+    return ["bench.drifts", "--out", str(out)]
+
+
+def _engines(work: Path, out: Path) -> list[str]:
+    return ["bench.engines", "--out", str(out)]
+
+
+def _hacks(work: Path, out: Path) -> list[str]:
+    return ["bench.hacks", "--engines", "bubblewrap", "docker", "--out", str(out)]
+
+
+def _verify(work: Path, out: Path) -> list[str]:
+    return ["bench.verify", "--engines", "bubblewrap", "docker", "--out", str(out)]
+
+
+def _mined(work: Path, out: Path) -> list[str]:
+    return ["bench.mined", "--folder", str(work), "--out", str(out)]
+
+
+def _faults(work: Path, out: Path) -> list[str]:
+    return ["bench.faults", "--out", str(out)]
+
+
 def _vllm(work: Path, out: Path) -> list[str]:
     return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
 
@@ -121,6 +152,40 @@ def _says_sandbox(r: dict[str, Any]) -> str:
     return ", ".join(f"{kind}: {value:.1f} executions a second" for kind, value in best.items())
 
 
+def _says_probes(r: dict[str, Any]) -> str:
+    found = [f"{name} {row['contained']} of {row['of']}" for name, row in r["engines"].items()]
+    return f"contained: {', '.join(found)}; without a sandbox {r['plain']['reached']} of {r['plain']['of']} reach something"
+
+
+def _says_engines(r: dict[str, Any]) -> str:
+    found = r["verifiers"]["cases"]
+    return f"{found['verdicts']} verdicts on both engines, {len(found['differences'])} differ"
+
+
+def _says_hacks(r: dict[str, Any]) -> str:
+    found = [
+        f"{name} {row['numbers_caught']} of {r['numbers']}, {row['honest']['flagged']} of {row['honest']['submissions']} flagged"
+        for name, row in r["engines"].items()
+    ]
+    return f"caught: {'; '.join(found)}; plain pytest passes {r['plain'].get('passes', 0)}"
+
+
+def _says_verify(r: dict[str, Any]) -> str:
+    found = [
+        f"{engine} {style} {row['ratio']['median']:.1f} times"
+        for engine, rows in r["engines"].items()
+        for style, row in rows["styles"].items()
+    ]
+    return ", ".join(found)
+
+
+def _says_mined(r: dict[str, Any]) -> str:
+    found = (
+        f"{r['proven']} of {r['tasks']} tasks proven from {len(r['proven_of'])} packages, {r['candidates']} candidates"
+    )
+    return f"{found}; solved {r['solved']}"
+
+
 def _says_kill(r: dict[str, Any]) -> str:
     return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
@@ -139,6 +204,48 @@ PARTS: dict[str, Part] = {
         _sandbox,
         ("environments/*.py", "environments/engines/*.py", "schemas/execution.py", "bench/sandbox.py"),
         _says_sandbox,
+    ),
+    "probes": Part(
+        "hostile programs on every engine, the host before and after",
+        _probes,
+        ("environments/*.py", "environments/engines/*.py", "environments/probes/**/*", "schemas/execution.py", "bench/probes.py"),
+        _says_probes,
+    ),
+    "drifts": Part(
+        "planted drifts: found, and the cause named",
+        _drifts,
+        (*_JUDGING, "evals/verifiers/**/*", "stages/canary.py", "bench/drifts.py"),
+        lambda r: f"{r['found']} of {r['planted']} found, {r['named']} of {r['planted']} named",
+    ),
+    "engines": Part(
+        "the same verdict on both engines, whole default suite",
+        _engines,
+        (*_JUDGING, "evals/verifiers/cases/*", "bench/engines.py", "bench/probes.py", "tests/dockerd.py"),
+        _says_engines,
+    ),
+    "hacks": Part(
+        "the hack catalogue on both engines, honest submissions, plain pytest",
+        _hacks,
+        (*_JUDGING, "evals/**/*.py", "bench/hacks.py"),
+        _says_hacks,
+    ),
+    "verify": Part(
+        "verified attempts a second against plain pytest",
+        _verify,
+        (*_JUDGING, "evals/verifiers/**/*", "bench/verify.py"),
+        _says_verify,
+    ),
+    "mined": Part(
+        "repair tasks from published packages: losses by proof, an agent that solves them",
+        _mined,
+        (*PACKAGES, "flows/tasks.py", "recipes/mined.yaml", "bench/mined.py"),
+        _says_mined,
+    ),
+    "faults": Part(
+        "injected infrastructure failures in a round: none of their verdicts is used",
+        _faults,
+        (*EVERYTHING, "bench/faults.py"),
+        lambda r: ", ".join(f"{name}: {'holds' if row.get('holds') else 'fails'}" for name, row in r["faults"].items()),
     ),
     "noop": Part(
         "seconds of a run with nothing to do",

@@ -131,7 +131,7 @@ class Ground:
     """What both samplers play on: tasks, harness, sandbox, budgets."""
 
     def __init__(self, spec: GoalSpec, cache: Path, tasks: list[Task], harness: Bundle) -> None:
-        environment, root = image_of(spec, cache)
+        environment, root = image_of(spec, cache, cache)
         engine, limits = open_engine(spec.environment.engine), spec.environment.limits
         self.runner = Runner(engine, environment, root, limits, spec.runtime.sandbox_retries)
         self.spec, self.tasks, self.harness = spec, tasks, harness

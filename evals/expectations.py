@@ -119,7 +119,7 @@ def _tasks_suite(e: Any, column: Any) -> list[Any]:
         e.ExpectTableRowCountToBeBetween(min_value=1),
         *_identity(e, "id", ["family", "skill", "origin"]),
         e.ExpectColumnValuesToBeUnique(column="digest"),
-        e.ExpectColumnValuesToBeInSet(column="kind", value_set=["function", "answer"]),
+        e.ExpectColumnValuesToBeInSet(column="kind", value_set=["function", "answer", "repository"]),
         e.ExpectColumnValuesToBeInSet(column="split", value_set=[split.value for split in Split]),
         e.ExpectColumnValuesToBeInSet(column="splits_of_origin", value_set=[1]),
         e.ExpectColumnValuesToBeBetween(column="statement", min_value=1, max_value=20_000),

@@ -46,7 +46,9 @@ def halves(tasks: Iterable[Task]) -> tuple[list[Task], list[Task]]:
     pool = sorted(tasks, key=lambda t: t.id)
     side: dict[tuple[str, str], int] = {}
     for skill in sorted({t.skill for t in pool}):
-        own = {origin: int(_order("half", origin)[0], 16) % 2 for origin in {t.origin for t in pool if t.skill == skill}}
+        own = {
+            origin: int(_order("half", origin)[0], 16) % 2 for origin in {t.origin for t in pool if t.skill == skill}
+        }
         if len(own) > 1 and len(set(own.values())) == 1:
             moved = max(own, key=lambda origin: _order("half", origin))
             own[moved] = 1 - own[moved]

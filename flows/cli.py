@@ -6,7 +6,7 @@ commands that need them, so that `status` answers at once.
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,17 +17,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from flows import canary, hacks, tasks
+from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
 from schemas.record import STAGES
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.splitlines()[0])
-Folder = Annotated[Path, typer.Option("--workspace", "-w", help="the workspace folder")]
-AsJson = Annotated[bool, typer.Option("--json", help="print JSON")]
-Debug = Annotated[bool, typer.Option("--debug", help="show the traceback of an error")]
-HERE = Path()
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.splitlines()[0]
+)
 
 
 class Template(StrEnum):
@@ -35,7 +34,7 @@ class Template(StrEnum):
     TINY = "tiny"
 
 
-def command(function: Callable[..., Any]) -> Callable[..., Any]:
+def command(function: Callable[..., Any], group: typer.Typer = app, name: str | None = None) -> Callable[..., Any]:
     """Register a command and turn our errors into one line and an exit code; a traceback only with --debug."""
 
     @wraps(function)
@@ -46,18 +45,24 @@ def command(function: Callable[..., Any]) -> Callable[..., Any]:
         except PostloopError as error:
             _report(error, debug)
             raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:  # whoever reads our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(EXIT_DONE) from None
         except OSError as error:
             if debug:
                 traceback.print_exc()
             name = f" {error.filename}:" if error.filename else ""
-            print(f"postloop:{name} {error.strerror or error}; free or repair it, then run the command again", file=sys.stderr)
+            print(
+                f"postloop:{name} {error.strerror or error}; free or repair it, then run the command again",
+                file=sys.stderr,
+            )
             raise typer.Exit(EXIT_INFRASTRUCTURE) from None
         except KeyboardInterrupt:
             print("postloop: stopped; `postloop run` goes on from the last finished stage", file=sys.stderr)
             raise typer.Exit(130) from None
         raise typer.Exit(code or EXIT_DONE)
 
-    return app.command()(guarded)
+    return group.command(name)(guarded)
 
 
 def _report(error: PostloopError, debug: bool) -> None:
@@ -66,14 +71,6 @@ def _report(error: PostloopError, debug: bool) -> None:
     lines = error.problems if isinstance(error, SpecError) else [f"postloop: {error}"]
     for line in lines:
         print(line, file=sys.stderr)
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
-
-
-def _show(renderable: Any) -> None:
-    Console().print(renderable)
 
 
 def _open(workspace: Path) -> Any:
@@ -106,7 +103,7 @@ def init(
 
     space = Workspace.create(folder, dump_default(template.value))
     if as_json:
-        _print_json({"workspace": str(space.root), "template": template.value})
+        print_json({"workspace": str(space.root), "template": template.value})
     else:
         print(f"{space.root}: workspace made. Edit goal.yaml, then: postloop run -w {folder}")
     return EXIT_DONE
@@ -122,12 +119,12 @@ def check(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fals
         spec = load_spec(space.root / "goal.yaml")
     except SpecError as error:
         if as_json:
-            _print_json({"ok": False, "problems": error.problems})
+            print_json({"ok": False, "problems": error.problems})
         else:
             _report(error, debug)
         return EXIT_INPUT
     if as_json:
-        _print_json({"ok": True, "goal": spec.name, "digest": spec.digest()})
+        print_json({"ok": True, "goal": spec.name, "digest": spec.digest()})
     else:
         print(f"{spec.name}: goal.yaml is valid")
     return EXIT_DONE
@@ -150,15 +147,16 @@ def plan(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False
     cost = attempts_per_stage(ctx.spec)
     nothing = not opened and all(step.action == "reuse" for step in steps)
     rows = [
-        PlanRow(s.stage, s.action, s.why, {"attempts": cost[s.stage] if s.action in ("run", "unknown") else 0}) for s in steps
+        PlanRow(s.stage, s.action, s.why, {"attempts": cost[s.stage] if s.action in ("run", "unknown") else 0})
+        for s in steps
     ]
     if as_json:
         plain = [{"stage": row.stage, "action": row.action, "why": row.why, **row.cost} for row in rows]
-        _print_json({"round": number, "open": opened, "up_to_date": nothing, "stages": plain})
+        print_json({"round": number, "open": opened, "up_to_date": nothing, "stages": plain})
     elif nothing:
         print("up to date")
     else:
-        _show(table(rows))
+        display(table(rows))
     return EXIT_DONE
 
 
@@ -204,9 +202,11 @@ def _abandon(space: Any, as_json: bool) -> int:
     with space.lock():
         number = abandon(space)
     if as_json:
-        _print_json({"abandoned": number})
+        print_json({"abandoned": number})
     else:
-        print("no round is open" if number is None else f"round {number}: abandoned; `postloop run --next` begins another")
+        print(
+            "no round is open" if number is None else f"round {number}: abandoned; `postloop run --next` begins another"
+        )
     return EXIT_DONE
 
 
@@ -247,11 +247,11 @@ def _summary(space: Any, as_json: bool, show: bool = True) -> int:
         return EXIT_DONE
     view = view_of(space, numbers[-1])
     if as_json:
-        _print_json(_round_json(view))
+        print_json(_round_json(view))
     elif show:
         from reports.tables import summary
 
-        _show(summary(view))
+        display(summary(view))
         folder = space.root
         print(f"report: postloop report -w {folder} {view.round}   failures: postloop failures -w {folder}")
     return EXIT_DONE
@@ -278,11 +278,11 @@ def status(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
     space = _open(workspace)
     views = [view_of(space, number, depth=0) for number in space.rounds()]
     if as_json:
-        _print_json([_round_json(view) for view in views])
+        print_json([_round_json(view) for view in views])
     elif not views:
         print("no round yet; run `postloop run`")
     else:
-        _show(table(views))
+        display(table(views))
     return EXIT_DONE
 
 
@@ -299,9 +299,9 @@ def show(
 
     number, stage, found = attempt_named(_open(workspace), name)
     if as_json:
-        _print_json({"round": number, "stage": stage, **found.model_dump(mode="json")})
+        print_json({"round": number, "stage": stage, **found.model_dump(mode="json")})
     else:
-        _show(transcript(found))
+        display(transcript(found))
     return EXIT_DONE
 
 
@@ -321,16 +321,18 @@ def failures(
     if view.backflow is None:
         raise InputError(f"round {view.round}: backflow has not run yet; run `postloop run`")
     if as_json:
-        _print_json(view.backflow.model_dump(mode="json"))
+        print_json(view.backflow.model_dump(mode="json"))
     else:
-        _show(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}))
+        display(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}))
     return EXIT_DONE
 
 
 @command
 def report(
     number: Annotated[int | None, typer.Argument(metavar="[ROUND]", help="the last one when left out")] = None,
-    out: Annotated[Path | None, typer.Option(help="where to write it; default reports/round-N.html in the workspace")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="where to write it; default reports/round-N.html in the workspace")
+    ] = None,
     workspace: Folder = HERE,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -346,7 +348,7 @@ def report(
     path.parent.mkdir(parents=True, exist_ok=True)
     write_durably(path, render(view_of(space, chosen, with_attempts=True)).encode())
     if as_json:
-        _print_json({"round": chosen, "path": str(path)})
+        print_json({"round": chosen, "path": str(path)})
     else:
         print(path)
     return EXIT_DONE
@@ -365,7 +367,7 @@ def schedule(
     space = _open(workspace)
     write_schedule(space.root, cron)
     if as_json:
-        _print_json({"deployment": deployment_name(space.root), "cron": cron})
+        print_json({"deployment": deployment_name(space.root), "cron": cron})
     else:
         print(f"{deployment_name(space.root)}: a round at {cron!r}; start it with: postloop serve -w {workspace}")
     return EXIT_DONE
@@ -391,10 +393,21 @@ def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
     space = _open(workspace)
     problems = space.verify()
     if as_json:
-        _print_json({"ok": not problems, "problems": problems})
+        print_json({"ok": not problems, "problems": problems})
     else:
         print("\n".join(problems) if problems else "every artifact matches its digest")
     return EXIT_NO if problems else EXIT_DONE
+
+
+tasks_app = typer.Typer(no_args_is_help=True, help="import, mine, prove, run and export tasks")
+app.add_typer(tasks_app, name="tasks")
+command(tasks.import_, tasks_app, "import")
+command(tasks.mine, tasks_app)
+command(tasks.validate, tasks_app)
+command(tasks.run, tasks_app)
+command(tasks.export, tasks_app)
+command(canary.canary)
+command(hacks.hacks)
 
 
 _UsageError: Any = typer.BadParameter.__base__  # typer has no public name for it

@@ -87,7 +87,9 @@ def attempt_named(space: Workspace, name: str) -> tuple[int, StageName, Attempt]
     if len(found) == 1:
         return next(iter(found.values()))
     if found:
-        raise InputError(f"{name}: names {len(found)} trajectories, e.g. {', '.join(sorted(found)[:3])}; give more digits")
+        raise InputError(
+            f"{name}: names {len(found)} trajectories, e.g. {', '.join(sorted(found)[:3])}; give more digits"
+        )
     raise InputError(f"{name}: no trajectory of this workspace; `postloop failures` lists examples")
 
 

@@ -6,14 +6,14 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import Frozen
+from schemas.base import Frozen, Name
 from schemas.record import Record
 
 
 class SourceSpec(Frozen):
     """Tasks of one skill from the seed data. 0 tasks of a split leaves that split empty for the skill."""
 
-    skill: Literal["repair", "lookup", "instruction"]
+    skill: Name
     train: int = Field(default=0, ge=0, description="tasks taken for training")
     dev: int = Field(default=0, ge=0)
     held_out: int = Field(default=0, ge=0)

@@ -12,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from schemas.backflow import BackflowSpec
 from schemas.base import SCHEMA_VERSION, Digest, Frozen, Name
 from schemas.bucket import Material, Rule
+from schemas.canary import Drift
 from schemas.data import DataSpec
 from schemas.evaluation import EvaluationSpec
 from schemas.execution import Environment, Limits
@@ -20,6 +21,7 @@ from schemas.record import Record
 from schemas.rewards import RewardRules
 from schemas.rl import RlSpec
 from schemas.sft import SftSpec
+from schemas.task import Kind
 from schemas.trajectory import Sampling
 
 
@@ -51,7 +53,8 @@ class Safety(Frozen):
     tools: list[str] = Field(default_factory=list, description="tool names allowed; empty allows all of the harness")
     network: Literal["none"] = "none"
     paths: list[str] = Field(
-        default_factory=lambda: ["solution.py", "answer.txt"], description="paths an outcome may touch"
+        default_factory=lambda: ["solution.py", "answer.txt"],
+        description="paths an outcome may touch; in a repository task also what the task calls editable",
     )
 
 
@@ -78,10 +81,24 @@ class Budgets(Frozen):
 
 
 class EnvironmentSpec(Frozen):
-    engine: Literal["bubblewrap"] = "bubblewrap"
+    engine: Literal["bubblewrap", "docker"] = "bubblewrap"
+    runtime: str | None = Field(default=None, description="of Docker, e.g. runsc; None: the daemon's default")
     name: Name = "python-pytest"
+    python: str | None = Field(
+        default=None,
+        pattern=r"^\d+(\.\d+){0,2}$",
+        description="version that the interpreter must have, e.g. 3.11; None: any",
+    )
     packages: list[str] = Field(
-        default_factory=lambda: ["pytest"], description="distributions of the image, with what they need"
+        default_factory=lambda: ["pytest"],
+        description="distributions of the image, with what they need; with a lock, what must be among its wheels",
+    )
+    lock: str | None = Field(
+        default=None,
+        description="requirements file with hashes, relative to the workspace: its wheels are the packages of the image",
+    )
+    files: dict[str, str] = Field(
+        default_factory=dict, description="path in the image -> text; one that begins with #! can be executed"
     )
     variables: dict[str, str] = Field(default_factory=lambda: {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"})
     limits: Limits = Limits()
@@ -98,6 +115,14 @@ class RuntimeSpec(Frozen):
     vllm_url: str | None = Field(default=None, description="OpenAI-compatible server for the vllm sampler")
 
 
+def _own_harness() -> dict[Kind, str]:
+    return {"repository": "tools"}
+
+
+def _own_verifier() -> dict[Kind, str]:
+    return {"repository": "repository"}
+
+
 class GoalSpec(Frozen):
     schema_version: Literal[1] = 1
     name: Name
@@ -111,7 +136,12 @@ class GoalSpec(Frozen):
     sampling: Sampling = Sampling()
     environment: EnvironmentSpec = EnvironmentSpec()
     harness: str = Field(default="fenced", description="bundle: a digest, name@version, or a path")
+    harness_of: dict[Kind, str] = Field(
+        default_factory=_own_harness,
+        description="kind of task -> its own harness, where it differs",
+    )
     verifier: str = "cases"
+    verifier_of: dict[Kind, str] = Field(default_factory=_own_verifier, description="kind of task -> its own verifier")
     audit_verifier: str | None = "pytest_files"
     rewards: RewardRules = Field(default_factory=RewardRules)
     data: DataSpec
@@ -134,9 +164,24 @@ class GoalSpec(Frozen):
 
 
 class Bundles(Frozen):
+    """`harness_of`, `verifier_of`: of the kinds of task that have their own and that the seed data holds."""
+
     harness: Digest
     verifier: Digest
     audit_verifier: Digest | None
+    harness_of: dict[Kind, Digest] = Field(default_factory=dict)
+    verifier_of: dict[Kind, Digest] = Field(default_factory=dict)
+
+    def named(self) -> dict[str, Digest]:
+        """Pin name -> digest, as the artifacts of the goal stage are called."""
+        own = {f"harness_{kind}": digest for kind, digest in self.harness_of.items()}
+        own |= {f"verifier_{kind}": digest for kind, digest in self.verifier_of.items()}
+        audit = {"audit_verifier": self.audit_verifier} if self.audit_verifier is not None else {}
+        return {"harness": self.harness, "verifier": self.verifier, **audit, **own}
+
+    def judging(self, kind: Kind) -> tuple[Digest, Digest]:
+        """Harness and verifier of an attempt at a task of this kind."""
+        return self.harness_of.get(kind, self.harness), self.verifier_of.get(kind, self.verifier)
 
 
 class GoalRecord(Record):
@@ -151,5 +196,8 @@ class GoalRecord(Record):
     goal_met: bool | None = Field(default=None, description="by the last round's evaluation; None in round 1")
     canary: dict[str, bool] = Field(
         default_factory=dict, description="environment -> gold, no-op and repeat as they should be"
+    )
+    drifts: list[Drift] = Field(
+        default_factory=list, description="of tasks that the canary left out, with their causes"
     )
     schema_of: int = SCHEMA_VERSION

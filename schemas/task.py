@@ -13,6 +13,8 @@ from pydantic import Field
 
 from schemas.base import Digest, Frozen, Json, Name
 
+Kind = Literal["function", "answer", "repository"]
+
 
 class Split(StrEnum):
     """train trains; dev chooses buckets (one half) and measures them (the other); the rest only measure."""
@@ -34,10 +36,12 @@ class Case(Frozen):
 
 class Task(Frozen):
     id: str = Field(pattern=r"^[a-z0-9_]+(/[a-z0-9_]+)+$", description="family/origin/variant, unique in the workspace")
-    kind: Literal["function", "answer"] = Field(
-        description="function: judged by cases; answer: by the text of answer.txt"
+    kind: Kind = Field(
+        description="function: judged by cases; answer: by the text of answer.txt; repository: by test files (`tests`)"
     )
-    family: Name = Field(description="the skill that a bucket is about, e.g. repair.condition, lookup.table, instruction")
+    family: Name = Field(
+        description="the skill that a bucket is about, e.g. repair.condition, lookup.table, instruction"
+    )
     skill: Name = Field(description="repair | lookup | instruction: the broad ability, several families each")
     origin: str = Field(description="what it was made from; splits are by origin, so no origin is in two splits")
     split: Split
@@ -51,6 +55,12 @@ class Task(Frozen):
     match: Literal["exact", "number", "contains"] = Field(
         default="exact", description="kind answer: how answer.txt is compared, after trimming and case folding"
     )
+    tests: dict[str, str] = Field(
+        default_factory=dict,
+        description="kind repository: test files, path -> text, laid over a fresh tree for grading; hidden, never in files",
+    )
+    f2p: list[str] = Field(default_factory=list, description="pytest node ids that must change from fail to pass")
+    p2p: list[str] = Field(default_factory=list, description="pytest node ids that must keep passing")
     gold: dict[str, str] = Field(description="files of a correct outcome; never shown to the model")
     wrong: dict[str, str] = Field(
         description="files of a plausible but wrong outcome: the proof that the verifier can fail"
@@ -61,7 +71,10 @@ class Task(Frozen):
 
     def public(self) -> dict[str, Json]:
         """What a harness may know: no hidden case, no answer, no gold."""
-        return self.model_dump(mode="json", exclude={"hidden", "answer", "gold", "wrong", "match", "split", "made_by"})
+        return self.model_dump(
+            mode="json",
+            exclude={"hidden", "answer", "tests", "f2p", "p2p", "gold", "wrong", "match", "split", "made_by"},
+        )
 
     def judged(self) -> dict[str, Json]:
         """What a verifier needs to judge an outcome; gold and wrong are not among it."""

@@ -152,7 +152,7 @@ def open_artifact(workspace: HasRoot, ref: ArtifactRef) -> Path:
 def problems_of(workspace: HasRoot, ref: ArtifactRef) -> list[str]:
     """What differs between the content on disk and `ref`, one line each. Empty: it is intact."""
     folder = workspace.root / ref.path
-    remedy = "restore it with `postloop pull`, or remove the folder and run `dvc checkout`"
+    remedy = "remove the folder and run `dvc checkout`; where its cached copy is damaged too, `dvc pull`"
     if folder.is_symlink() or not folder.is_dir():
         return [f"artifact {ref.path}: its folder is missing (digest {ref.digest[:DIGITS]}); {remedy}"]
     try:

@@ -149,6 +149,7 @@ def _attempt_schema() -> Any:
             "outcome": text, "task": text, "image": text, "limits": text, "verifier": text, "role": text,
             "repeat": whole, "status": text, "score": real, "passed": flag, "checks": pa.list_(check),
             "violations": pa.list_(pa.struct({"kind": text, "detail": text})), "limit_hit": text, "reason": text,
+            "trust": text,
         }
     )  # fmt: skip
     reward = pa.struct({"trajectory": text, "verdict": text, "rules": text, "value": real, "parts": text})

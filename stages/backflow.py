@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from environments.sources.splits import order
 from evals.buckets import Half, build, changes, indicators, material, treat
-from evals.rules import load_rules, rules_digest
+from evals.rules import complete, rules_digest
 from evals.suites import halves
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json
@@ -49,7 +49,7 @@ def inputs(ctx: Context) -> Inputs:
 
 
 def _rules(goal: GoalRecord) -> list[Rule]:
-    return goal.spec.routes if goal.spec.routes is not None else load_rules(None)
+    return complete(goal.spec.routes)
 
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:

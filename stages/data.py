@@ -15,7 +15,7 @@ from typing import Any
 from environments.sources import default
 from evals.expectations import attempts_frame, check_table, demonstrations_frame, tasks_frame
 from evals.gates import condition, gate
-from schemas.base import Digest, Json, canonical
+from schemas.base import Digest, Json, canonical, digest_of
 from schemas.data import DataRecord
 from schemas.goal import GoalRecord
 from schemas.metrics import Condition, Estimate
@@ -26,6 +26,7 @@ from stages.checkpoints import start_checkpoint
 from stages.context import Context
 from stages.demonstrations import demonstrate, edge_of, row_of, write_demonstrations
 from stages.equipment import equip
+from stages.quarantine import quarantined as quarantined_tasks
 from stages.tasks import bench_pins, bucket_of, prove, route_tasks, seed_digest, seed_folder, select, sort_out
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
@@ -44,6 +45,9 @@ def inputs(ctx: Context) -> Inputs:
         "safety": spec.safety.model_dump(mode="json"),
     }
     pins = {**bench_pins(goal), "seed_data": seed_digest(seed_folder(ctx, spec.data))}
+    barred = _barred(ctx, goal)
+    if barred:
+        pins["barred"] = digest_of(barred)
     if spec.data.demonstrations.rejection_samples:
         pins["start"] = start_checkpoint(ctx)[1]
     if spec.data.demonstrations.from_past_rounds:
@@ -51,6 +55,12 @@ def inputs(ctx: Context) -> Inputs:
             if "attempts" in record.artifacts:
                 pins[f"past_{len(pins)}"] = record.artifacts["attempts"].digest
     return sections, pins
+
+
+def _barred(ctx: Context, goal: GoalRecord) -> dict[str, str]:
+    """Digest or id of a task -> why it is left out: `postloop tasks validate` refused it, or the canary named it."""
+    drifts = {drift.task: f"canary: {drift.kind}: {drift.detail}" for drift in goal.drifts if drift.task}
+    return {**quarantined_tasks(ctx.workspace.root), **drifts}
 
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
@@ -61,7 +71,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
     routed = route_tasks(goal.material, pool, chosen, goal.spec.seed)
     with equip(ctx, goal) as bench:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
-        proven, quarantined = sort_out([*chosen, *routed], proofs, spec)
+        proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
         demonstrations = demonstrate(ctx, bench, goal, proven)
     return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations)
 

@@ -49,7 +49,7 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
             continue
         if not attempt.verdict.passed:
             raise InfrastructureError(
-                f"demonstration {attempt.trajectory.task_id}: gold does not pass through harness {goal.spec.harness}; "
+                f"demonstration {attempt.trajectory.task_id}: gold does not pass through its harness; "
                 "the harness and the verifier disagree about this task"
             )
         kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
@@ -113,7 +113,7 @@ def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Att
     or another goal.
     """
     at_most, found = goal.spec.data.demonstrations.from_past_rounds, dict[str, Attempt]()
-    pins = (goal.bundles.harness, goal.bundles.verifier, goal.spec.rewards.digest())
+    rules = goal.spec.rewards.digest()
     for record in reversed(ctx.earlier("rl")):
         if not at_most or "attempts" not in record.artifacts:
             continue
@@ -121,8 +121,9 @@ def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Att
             trajectory = attempt.trajectory
             task = training.get(trajectory.task_id)
             clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL
-            same = (trajectory.harness, attempt.verdict.verifier, attempt.reward.rules) == pins
-            if clean and same and task is not None and task.digest() == trajectory.task:
+            if not clean or task is None or task.digest() != trajectory.task or attempt.reward.rules != rules:
+                continue
+            if (trajectory.harness, attempt.verdict.verifier) == goal.bundles.judging(task.kind):
                 found.setdefault(task.id, attempt)
     return [found[task] for task in sorted(found, key=lambda task: order(goal.spec.seed, task))[:at_most]]
 

@@ -88,7 +88,7 @@ def fetch(root: Path, path: str) -> None:
         if not _has_remote(root):
             raise IntegrityError(
                 f"artifact {path}: its folder and its cached copy are missing and no remote is set; "
-                "`dvc remote add -d NAME URL`, then `postloop pull`"
+                "`dvc remote add -d NAME URL`, then `dvc pull`"
             )
         pull(root, [path])
         return

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 from environments.bundles import Bundle
-from environments.engines import open_engine
+from environments.engines import missing, open_engine
 from environments.image import build_image
+from environments.lock import digest
 from environments.runner import Runner
+from evals.panel import Panel
 from evals.rewards import price
 from evals.verify import Verifier
 from schemas.base import digest_of
+from schemas.errors import SamplerError
 from schemas.execution import Environment
 from schemas.goal import GoalRecord, GoalSpec
-from schemas.task import Task
+from schemas.task import Kind, Task
 from schemas.trajectory import Attempt, Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.context import Context
@@ -30,19 +33,31 @@ from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import Sampler, open_sampler
 from stages.tasks import load_tasks
 
+Texts = tuple[tuple[str, str], ...]
 
-def image_of(spec: GoalSpec, cache: Path) -> tuple[Environment, Path]:
+
+def image_of(spec: GoalSpec, cache: Path, workspace: Path) -> tuple[Environment, Path]:
     """The round's image, built or taken from the cache, and the folder of its root file system."""
     declared = spec.environment
-    return _image(cache / "images", declared.name, tuple(declared.packages), tuple(sorted(declared.variables.items())))
+    lock = None if declared.lock is None else workspace / declared.lock
+    variables, files = (tuple(sorted(texts.items())) for texts in (declared.variables, declared.files))
+    locked = None if lock is None else (lock, digest(lock))
+    return _image(cache / "images", declared.name, tuple(declared.packages), variables, declared.python, locked, files)
 
 
 @lru_cache(maxsize=8)
 def _image(
-    cache: Path, name: str, packages: tuple[str, ...], variables: tuple[tuple[str, str], ...]
+    cache: Path,
+    name: str,
+    packages: tuple[str, ...],
+    variables: Texts,
+    python: str | None,
+    locked: tuple[Path, str] | None,
+    files: Texts,
 ) -> tuple[Environment, Path]:
     """Once a process, since hashing the layer takes half a second; each round's canary looks at it afresh."""
-    image = build_image(cache, name, packages, dict(variables))
+    lock = locked[0] if locked else None
+    image = build_image(cache, name, packages, dict(variables), python=python, lock=lock, files=dict(files))
     return image.environment, image.root
 
 
@@ -56,9 +71,10 @@ class Equipment:
     goal: GoalRecord
     runner: Runner
     harness: Bundle
-    verifier: Verifier
+    verifier: Panel
     audit: Verifier | None
     context: Context
+    harness_of: Mapping[Kind, Bundle] = field(default_factory=dict)
 
     def requests(self, tasks: Sequence[Task], samples: int, purpose: Purpose, policy: str) -> list[RolloutRequest]:
         """`samples` attempts of each task, those of one task next to each other: they share their prompt's prefill."""
@@ -100,17 +116,22 @@ class Equipment:
         """
         ctx = self.context
         trajectories, measured = rollout(
-            sampler, self.harness, self.runner, list(requests), setting or self.setting(), ctx.fan_out, ctx.progress
-        )
+            sampler, self.harness, self.runner, list(requests), setting or self.setting(), ctx.fan_out, ctx.progress,
+            self.harness_of,
+        )  # fmt: skip
         for name, amount in measured.items():
             ctx.telemetry.add(name, amount)
         ctx.telemetry.add("tool_calls", sum(trajectory.conduct.tool_calls for trajectory in trajectories))
+        if measured["sampler_failures"] and trajectories[-1].status == "error":
+            raise SamplerError(str(trajectories[-1].reason))  # the server is gone: what follows would all be lost
         tasks = [request.task for request in requests]
         verdicts = self._judge(self.verifier, tasks, trajectories)
+        if any(verdict.status is Status.ERROR for verdict in verdicts):
+            self.runner.prove()
         audits: list[Verdict | None] = [None] * len(tasks)
         if self.audit and audit != "none":
             looked_at = [i for i, verdict in enumerate(verdicts) if audit == "all" or verdict.passed]
-            again = self._judge(self.audit, [tasks[i] for i in looked_at], [trajectories[i] for i in looked_at])
+            again = self._judge(Panel(self.audit), [tasks[i] for i in looked_at], [trajectories[i] for i in looked_at])
             for i, verdict in zip(looked_at, again, strict=True):
                 audits[i] = verdict
         return [
@@ -123,12 +144,12 @@ class Equipment:
             for trajectory, verdict, second in zip(trajectories, verdicts, audits, strict=True)
         ]
 
-    def _judge(self, verifier: Verifier, tasks: list[Task], trajectories: list[Trajectory]) -> list[Verdict]:
+    def _judge(self, panel: Panel, tasks: list[Task], trajectories: list[Trajectory]) -> list[Verdict]:
         """A trajectory that infrastructure broke has no outcome to judge: its verdict is the error itself."""
         whole = [(task, t.outcome) for task, t in zip(tasks, trajectories, strict=True) if t.status == "done"]
-        judged = iter(verifier.judge_many(whole, self.context.fan_out))
+        judged = iter(panel.judge_many(whole, self.context.fan_out))
         return [
-            next(judged) if t.status == "done" else self._broken(verifier, task, t)
+            next(judged) if t.status == "done" else self._broken(panel.of(task.kind), task, t)
             for task, t in zip(tasks, trajectories, strict=True)
         ]
 
@@ -148,25 +169,27 @@ class Equipment:
 @contextmanager
 def equip(ctx: Context, goal: GoalRecord) -> Iterator[Equipment]:
     """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run."""
-    environment, root = image_of(goal.spec, ctx.cache)
+    environment, root = image_of(goal.spec, ctx.cache, ctx.workspace.root)
     ctx.require_pin("environment", goal.environment.layer, environment.layer)
-    engine = open_engine(goal.spec.environment.engine)
+    engine = open_engine(goal.spec.environment.engine, goal.spec.environment.runtime)
+    ctx.telemetry.put("sandbox_not_in_force", missing(engine))
     limits, retries = goal.spec.environment.limits, ctx.runtime.sandbox_retries
-    bundles = {
-        name: Bundle(ctx.workspace.open_artifact(goal.artifacts[name]))
-        for name in ("harness", "verifier", "audit_verifier")
-        if name in goal.artifacts
-    }
+    bundles = {name: Bundle(ctx.workspace.open_artifact(goal.artifacts[name])) for name in goal.bundles.named()}
+
+    def judge(name: str, role: Literal["training", "audit"] = "training") -> Verifier:
+        return Verifier(bundles[name], environment, root, engine, limits, role, retries)
+
     runner = Runner(engine, environment, root, limits, retries)
-    audit = bundles.get("audit_verifier")
+    own = {kind: judge(f"verifier_{kind}") for kind in goal.bundles.verifier_of}
     try:
         yield Equipment(
             goal=goal,
             runner=runner,
             harness=bundles["harness"],
-            verifier=Verifier(bundles["verifier"], environment, root, engine, limits, "training", retries),
-            audit=Verifier(audit, environment, root, engine, limits, "audit", retries) if audit else None,
+            verifier=Panel(judge("verifier"), own),
+            audit=judge("audit_verifier", "audit") if "audit_verifier" in bundles else None,
             context=ctx,
+            harness_of={kind: bundles[f"harness_{kind}"] for kind in goal.bundles.harness_of},
         )
     finally:
         for bundle in bundles.values():

@@ -126,7 +126,8 @@ def _measure(
     weights: Digest,
     tasks: Sequence[Task],
 ) -> tuple[ArtifactRef, dict[str, list[Attempt]]]:
-    """Attempts by suite of one policy; those of an earlier round when everything that decides them is equal."""
+    """Attempts by suite of one policy; those of an earlier round when everything that decides them is equal and none of
+    them was lost to infrastructure."""
     spec = goal.spec
     audit = goal.bundles.audit_verifier or ""
     sections = rollout_sections(goal)
@@ -142,7 +143,9 @@ def _measure(
     found = before[-1] if before else kept(ctx.workspace, "evaluation", label)
     if found is not None:
         stored = ctx.workspace.open_artifact(found)
-        return found, {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
+        known = {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
+        if not any(map(errors_in, known.values())):
+            return found, known
     folder = folder_of(ctx, where)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}

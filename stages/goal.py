@@ -9,28 +9,22 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from environments.bundles import Bundle, find
-from environments.engines import open_engine
-from environments.image import layer_digest
-from environments.sources.library import functions
-from environments.sources.repair import repair_tasks
-from environments.sources.splits import order
-from evals.verify import Verifier
+from environments.bundles import Bundle
+from environments.lock import digest
 from schemas.base import Digest, Json
 from schemas.bucket import Material
-from schemas.errors import InfrastructureError
-from schemas.execution import Environment
 from schemas.goal import Bundles, GoalRecord, GoalSpec, RuntimeSpec
 from schemas.model import PathModel
-from schemas.task import Split, Task
-from schemas.verdict import Status
+from schemas.task import Kind
 from stages.artifacts import store
+from stages.canary import bundle_folder, check, refuse
 from stages.checkpoints import model_folder, previous_champion
 from stages.context import Context
 from stages.equipment import image_of
 from stages.models import checkpoint_of
+from stages.tasks import seed_kinds
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -51,6 +45,8 @@ def inputs(ctx: Context) -> Inputs:
     pins = {name: Bundle(folder).digest for name, folder in _bundles(ctx).items()}
     if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
         pins["base"] = checkpoint_of(model_folder(ctx, ctx.spec.model)).weights
+    if spec.environment.lock is not None:
+        pins["lock"] = digest(ctx.workspace.root / spec.environment.lock)
     champion = _champion(ctx)
     return sections, {**pins, **({"champion": champion} if champion else {})}
 
@@ -58,14 +54,20 @@ def inputs(ctx: Context) -> Inputs:
 def _bundles(ctx: Context) -> dict[str, Path]:
     spec = ctx.spec
     named = {"harness": spec.harness, "verifier": spec.verifier, "audit_verifier": spec.audit_verifier}
-    stored = [ctx.workspace.root / ref.path for ref in ctx.workspace.refs() if ref.path.startswith("artifacts/goal/")]
-    return {name: _found(ctx, ref, stored) for name, ref in named.items() if ref is not None}
+    kinds = seed_kinds(ctx, spec.data)
+    named |= {f"harness_{kind}": ref for kind, ref in spec.harness_of.items() if kind in kinds}
+    named |= {f"verifier_{kind}": ref for kind, ref in spec.verifier_of.items() if kind in kinds}
+    return {name: bundle_folder(ctx, ref) for name, ref in named.items() if ref is not None}
 
 
-def _found(ctx: Context, ref: str, stored: list[Path]) -> Path:
-    """A path is meant from the workspace; names and digests also find the bundles that earlier rounds stored."""
-    here = ctx.workspace.root / ref
-    return here if (here / "bundle.json").is_file() else find(ref, [folder for folder in stored if folder.is_dir()])
+def _pinned(pins: dict[str, Digest]) -> Bundles:
+    return Bundles(
+        harness=pins["harness"],
+        verifier=pins["verifier"],
+        audit_verifier=pins.get("audit_verifier"),
+        harness_of={kind: pins[f"harness_{kind}"] for kind in get_args(Kind) if f"harness_{kind}" in pins},
+        verifier_of={kind: pins[f"verifier_{kind}"] for kind in get_args(Kind) if f"verifier_{kind}" in pins},
+    )
 
 
 def _champion(ctx: Context) -> Digest | None:
@@ -97,9 +99,10 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
     ctx.progress("base model", 0, 3)
     base = model_folder(ctx, ctx.spec.model)
     ctx.progress("image", 1, 3)
-    environment, root = image_of(spec, ctx.cache)
+    environment, root = image_of(spec, ctx.cache, ctx.workspace.root)
     ctx.progress("canary", 2, 3)
-    canary = _canary(ctx, environment, root)
+    reports = check(ctx, environment, root)
+    refuse(reports)
     ctx.progress("canary", 3, 3)
     artifacts = {name: store(ctx.workspace, "goal", name, _copier(folder)) for name, folder in _bundles(ctx).items()}
     material, weights = merged(ctx)
@@ -111,13 +114,19 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         goal_version=_version(ctx, spec, material, weights),
         spec=spec,
         environment=environment,
-        bundles=Bundles(harness=pins["harness"], verifier=pins["verifier"], audit_verifier=pins.get("audit_verifier")),
+        bundles=_pinned(pins),
         base=checkpoint_of(base),
         material=material,
         weights=weights,
         goal_met=evaluations[-1].goal_met if evaluations else None,
-        canary=canary,
+        canary={report.environment: report.quarantined != "environment" for report in reports},
+        drifts=[drift for report in reports for drift in report.drifts],
     )
+
+
+def watch(ctx: Context) -> None:
+    """The canary of a round whose goal is reused: nothing was decided anew, but the environment may have changed."""
+    refuse(check(ctx, *image_of(deciding(ctx.spec), ctx.cache, ctx.workspace.root)))
 
 
 def _version(ctx: Context, spec: GoalSpec, material: list[Material], weights: dict[str, float]) -> int:
@@ -134,33 +143,3 @@ def _copier(folder: Path) -> Any:
         shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 
     return copy
-
-
-def _canary(ctx: Context, environment: Environment, root: Path) -> dict[str, bool]:
-    """Gold passes, the start tree fails, a repeat agrees, and the image is still what its pin says; else the round stops."""
-    if layer_digest(root) != environment.layer:
-        raise InfrastructureError(
-            f"environment {environment.name}: the image drifted from its pin {environment.layer[:12]}; "
-            "delete the images folder of the cache, it is rebuilt"
-        )
-    engine, limits = open_engine(ctx.spec.environment.engine), ctx.spec.environment.limits
-    with Bundle(_bundles(ctx)["verifier"]) as bundle:
-        verifier = Verifier(bundle, environment, root, engine, limits, "training", ctx.runtime.sandbox_retries)
-        for task in _canaries(ctx.spec.seed):
-            gold = verifier.judge_many([(task, task.gold)], ctx.fan_out)[0]
-            noop = verifier.judge_many([(task, {})], ctx.fan_out)[0]
-            again = verifier.judge_many([(task, task.gold)], ctx.fan_out, repeat=1)[0]
-            broken = [v.reason for v in (gold, noop, again) if v.status is Status.ERROR]
-            if broken:
-                raise InfrastructureError(f"canary {task.id}: the sandbox failed: {broken[0]}")
-            if not gold.passed or noop.passed or gold.checks != again.checks:
-                raise InfrastructureError(
-                    f"canary {task.id}: gold passed {gold.passed}, no-op passed {noop.passed}, repeat equal "
-                    f"{gold.checks == again.checks}; expected True, False, True: the environment does not judge as proven"
-                )
-    return {environment.name: True}
-
-
-def _canaries(seed: int, count: int = 3) -> list[Task]:
-    names = sorted(functions(), key=lambda name: order(seed, name))[:count]
-    return repair_tasks(seed, lambda origin: Split.TRAIN, per_function=1, intact=False, names=names)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from evals.rules import complete, rules_digest
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, digest_of
 from schemas.goal import GoalRecord
@@ -58,8 +59,7 @@ def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
         "environment": record.environment.layer,
         "limits": digest_of(plain["environment"]["limits"]),
         "variables": digest_of(record.environment.variables),
-        "verifier": record.bundles.verifier,
-        "harness": record.bundles.harness,
+        **record.bundles.named(),
         "suites": digest_of(plain["evaluation"]),
         "gates": digest_of(gates),
         "settings.data": digest_of(plain["data"]),
@@ -68,10 +68,8 @@ def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
         "settings.backflow": digest_of(plain["backflow"]),
         **{name: digest_of(plain[name]) for name in ("rewards", "sampling", "budgets", "safety", "seed", "start")},
     }
-    if record.bundles.audit_verifier is not None:
-        pins["audit_verifier"] = record.bundles.audit_verifier
     if spec.routes is not None:
-        pins["routes"] = digest_of(plain["routes"])
+        pins["routes"] = rules_digest(complete(spec.routes))
     return pins
 
 

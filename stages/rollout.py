@@ -13,7 +13,7 @@ Not covered: judging the outcome (the verifier) and pricing it (the reward rules
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from schemas.base import Digest, digest_of
 from schemas.errors import InfrastructureError, InputError, PostloopError, SamplerError
 from schemas.execution import Execution, ExecutionResult
 from schemas.goal import Budgets, Safety
-from schemas.task import Task
+from schemas.task import Kind, Task
 from schemas.trajectory import Purpose, Sampling, Trajectory, Turn
 from schemas.verdict import Conduct
 from stages.context import FanOut, Progress, chunks, in_order, silent
@@ -66,6 +66,7 @@ class _Row:
 
     id: str
     request: RolloutRequest
+    harness: Bundle
     messages: list[Message] = field(default_factory=list)  # of the whole conversation, content made plain
     told: list[Message] = field(default_factory=list)  # what the environment said since the last completion
     fresh: list[Message] = field(default_factory=list)  # those that were not rendered yet
@@ -96,17 +97,23 @@ def rollout(
     setting: Setting,
     fan_out: FanOut = in_order,
     progress: Progress = silent,
+    harness_of: Mapping[Kind, Bundle] | None = None,
 ) -> tuple[list[Trajectory], dict[str, float]]:
     """Trajectories in the order of the requests, and telemetry (seconds, tokens, counts). Ids repeat on a rerun.
 
+    `harness_of`: kinds of task that have a harness of their own.
     Raises InputError when two requests are the same attempt, or the chat template cannot be rendered turn by turn.
     """
-    loop = _Loop(sampler, harness, runner, setting, fan_out)
-    ids = [trajectory_id(request, sampler, harness.digest, runner, setting) for request in requests]
+    loop = _Loop(sampler, runner, setting, fan_out)
+    chosen = [(harness_of or {}).get(request.task.kind, harness) for request in requests]
+    ids = [
+        trajectory_id(request, sampler, own.digest, runner, setting)
+        for request, own in zip(requests, chosen, strict=True)
+    ]
     if len(set(ids)) != len(ids):
         twice = next(id for id in ids if ids.count(id) > 1)
         raise InputError(f"rollout: two requests are the same attempt, {twice}; give them different seeds")
-    rows = [_Row(id, request) for id, request in zip(ids, requests, strict=True)]
+    rows = [_Row(id, request, own) for id, request, own in zip(ids, requests, chosen, strict=True)]
     done: list[Trajectory] = []
     for batch in chunks(rows, setting.batch):
         done += loop.run(batch)
@@ -134,8 +141,8 @@ def trajectory_id(request: RolloutRequest, sampler: Sampler, harness: Digest, ru
 
 
 class _Loop:
-    def __init__(self, sampler: Sampler, harness: Bundle, runner: Runner, setting: Setting, fan_out: FanOut) -> None:
-        self.sampler, self.harness, self.runner, self.setting, self.fan_out = sampler, harness, runner, setting, fan_out
+    def __init__(self, sampler: Sampler, runner: Runner, setting: Setting, fan_out: FanOut) -> None:
+        self.sampler, self.runner, self.setting, self.fan_out = sampler, runner, setting, fan_out
         self.telemetry: dict[str, float] = dict.fromkeys(
             (
                 "trajectories",
@@ -146,6 +153,7 @@ class _Loop:
                 "sample_s",
                 "execute_s",
                 "sampler_retries",
+                "sampler_failures",
             ),
             0,
         )
@@ -177,12 +185,12 @@ class _Loop:
     def _ask(self, row: _Row, request: dict[str, Any]) -> None:
         """One question to the harness; each on its own, so that one that cannot be answered costs one trajectory."""
         try:
-            reply = self.harness.ask(request)
+            reply = row.harness.ask(request)
             self._take(row, reply)
         except InfrastructureError as error:
             row.fail(str(error))
         except (ValidationError, TypeError, AttributeError, KeyError, ValueError) as error:
-            row.fail(f"harness {self.harness.name}: bad answer to {request['op']}: {str(error).splitlines()[0][:200]}")
+            row.fail(f"harness {row.harness.name}: bad answer to {request['op']}: {str(error).splitlines()[0][:200]}")
 
     def _take(self, row: _Row, reply: dict[str, Any]) -> None:
         """A reply goes on with messages, asks for an execution, or is done; its event completes the open turn."""
@@ -217,9 +225,7 @@ class _Loop:
                 if isinstance(result, PostloopError):
                     row.fail(str(result))
                 elif row.executions > MAX_EXECUTIONS:
-                    row.fail(
-                        f"harness {self.harness.name}: asked for more than {MAX_EXECUTIONS} executions in one turn"
-                    )
+                    row.fail(f"harness {row.harness.name}: asked for more than {MAX_EXECUTIONS} executions in one turn")
                 else:
                     self._ask(row, {"op": "observe", "id": row.id, "result": result.model_dump(mode="json")})
 
@@ -292,6 +298,7 @@ class _Loop:
             except SamplerError as error:
                 reason = str(error)
                 self.telemetry["sampler_retries"] += attempt + 1 < SAMPLER_TRIES
+        self.telemetry["sampler_failures"] += bool(requests)
         return ([] if not requests else None), reason
 
     def _act(self, row: _Row, completion: Completion) -> None:
@@ -326,7 +333,7 @@ class _Loop:
     def _end(self, rows: Sequence[_Row]) -> None:
         for row in rows:
             try:
-                self.harness.ask({"op": "end", "id": row.id})
+                row.harness.ask({"op": "end", "id": row.id})
             except InfrastructureError:
                 continue  # the session is gone either way; what happened to the trajectory is already in it
 
@@ -353,7 +360,7 @@ class _Loop:
             group=request.group,
             parent=request.parent.id if request.parent else None,
             prefix_turn=request.prefix_turn if request.parent else None,
-            harness=self.harness.digest,
+            harness=row.harness.digest,
             hint=request.hint,
             seed=request.seed,
             sampling=self.setting.sampling,
@@ -363,8 +370,15 @@ class _Loop:
             stop=str(row.stop),
             outcome=outcome,
             outcome_digest=digest_of(outcome),
-            conduct=conduct_of(turns, str(row.stop), outcome, self.setting.safety),
+            conduct=conduct_of(turns, str(row.stop), outcome, _boundary(self.setting.safety, task)),
         )
+
+
+def _boundary(safety: Safety, task: Task) -> Safety:
+    """A repository declares its own editable files: a list in the spec cannot know them."""
+    if task.kind != "repository" or not safety.paths:
+        return safety
+    return safety.model_copy(update={"paths": [*safety.paths, *task.editable]})
 
 
 def conduct_of(turns: Sequence[Turn], stop: str, outcome: dict[str, str], safety: Safety) -> Conduct:

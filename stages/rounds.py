@@ -84,7 +84,8 @@ def changed(ctx: Context, stage: StageName, key: Digest) -> str:
     _, pins = key_of(ctx, stage)
     before: dict[str, Digest] = earlier[-1].inputs
     names = sorted(name for name in {*pins, *before} if pins.get(name) != before.get(name))
-    return f"changed: {', '.join(names)}"
+    lost = f"the last one lost {earlier[-1].infrastructure_errors} attempts to infrastructure"
+    return f"changed: {', '.join(names)}" if names else lost
 
 
 def key_of(ctx: Context, stage: StageName) -> tuple[Digest, dict[str, Digest]]:
@@ -107,6 +108,8 @@ def run_stage(ctx: Context, stage: StageName) -> Record:
     if record is None:
         made: Record = _module(stage).run(ctx, key, pins)
         record = made
+    elif stage == "goal":
+        _module(stage).watch(ctx)
     ctx.telemetry.put("seconds", round(time.monotonic() - began, 2))
     ctx.workspace.commit(ctx.round, record, ctx.telemetry.values)
     return record

@@ -266,6 +266,12 @@ def _bundles(plain: dict[str, Any], root: Path) -> Found:
             problem = _bundle_problem(ref, kind, root)
             if problem:
                 yield (field,), problem
+    for field, kind in (("harness_of", "harness"), ("verifier_of", "verifier")):
+        refs = plain.get(field)
+        for of, ref in refs.items() if isinstance(refs, dict) else ():
+            problem = _bundle_problem(ref, kind, root) if isinstance(ref, str) else None
+            if problem:
+                yield (field, of), problem
 
 
 def _bundle_problem(ref: str, kind: str, root: Path) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from environments.bundles import tree_digest
@@ -13,13 +13,13 @@ from environments.sources import default
 from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
-from evals.verify import Verifier
+from evals.panel import Judge
 from schemas.base import Digest, digest_of
 from schemas.bucket import Material
 from schemas.data import DataRecord, DataSpec, SourceSpec
 from schemas.errors import InfrastructureError, InputError
 from schemas.goal import GoalRecord
-from schemas.task import Split, Task, TaskProof
+from schemas.task import Kind, Split, Task, TaskProof
 from schemas.verdict import Status
 from stages.artifacts import flush_tree
 from stages.context import Context, chunks
@@ -49,6 +49,13 @@ def seed_digest(folder: Path) -> Digest:
     )
 
 
+def seed_kinds(ctx: Context, spec: DataSpec) -> set[Kind]:
+    """The kinds of task that the seed data holds: each may have a harness and a verifier of its own."""
+    if spec.seed_data == "default":
+        return {"function", "answer"}
+    return {task.kind for task in default.load(seed_folder(ctx, spec))}
+
+
 def bench_pins(goal: GoalRecord) -> dict[str, Digest]:
     """What every attempt of the round depends on, whatever the stage."""
     return {
@@ -58,8 +65,7 @@ def bench_pins(goal: GoalRecord) -> dict[str, Digest]:
         "base": goal.base.weights,
         "tokenizer": goal.base.tokenizer,
         "template": goal.base.template,
-        "harness": goal.bundles.harness,
-        "verifier": goal.bundles.verifier,
+        **{name: digest for name, digest in goal.bundles.named().items() if name != "audit_verifier"},
     }
 
 
@@ -103,19 +109,19 @@ def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequ
     return made
 
 
-def prove(ctx: Context, verifier: Verifier, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
+def prove(ctx: Context, verifier: Judge, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
     """Gold, start and wrong outcome through the real engine. Proofs of an equal task under equal pins are taken over."""
     known = _known_proofs(ctx, runs)
     fresh = [task for task in tasks if task.digest() not in known]
     for done, part in enumerate(chunks(fresh, 64)):
         ctx.progress("proving tasks", done * 64, len(fresh))
-        for proof in _prove_part(ctx, verifier, part, runs):
+        for proof in prove_part(ctx, verifier, part, runs):
             known[proof.task_digest] = proof
     ctx.progress("proving tasks", len(fresh), len(fresh))
     return [known[task.digest()] for task in tasks]
 
 
-def _prove_part(ctx: Context, verifier: Verifier, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
+def prove_part(ctx: Context, verifier: Judge, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
     golds = [verifier.judge_many([(t, t.gold) for t in tasks], ctx.fan_out, repeat=n) for n in range(runs)]
     noops = verifier.judge_many([(t, {}) for t in tasks], ctx.fan_out)
     wrongs = verifier.judge_many([(t, t.wrong) for t in tasks], ctx.fan_out)
@@ -128,6 +134,7 @@ def _prove_part(ctx: Context, verifier: Verifier, tasks: Sequence[Task], runs: i
         agree = len({row[index].model_copy(update={"repeat": 0}).digest() for row in golds}) == 1
         intact = task.made_by == "intact"
         facts = {
+            f"no verifier judges it: {golds[0][index].reason}": golds[0][index].status is not Status.UNSCORED,
             "gold does not pass": passes == runs,
             "repeats disagree": agree,
             "start tree passes": intact or not noops[index].passed,
@@ -154,8 +161,9 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
     found: dict[str, TaskProof] = {}
     for record in ctx.earlier("data"):
         same = all(
-            record.inputs.get(pin) == bench_pins(goal)[pin]
-            for pin in ("environment", "variables", "limits", "verifier")
+            record.inputs.get(pin) == digest
+            for pin, digest in bench_pins(goal).items()
+            if pin in ("environment", "variables", "limits") or pin.startswith("verifier")
         )
         if same and "proofs" in record.artifacts:
             lines = (ctx.workspace.open_artifact(record.artifacts["proofs"]) / "proofs.jsonl").read_text("utf-8")
@@ -164,9 +172,15 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
     return found
 
 
-def sort_out(tasks: Sequence[Task], proofs: Sequence[TaskProof], spec: DataSpec) -> tuple[list[Task], dict[str, str]]:
-    """Proven tasks, and id -> reason of the quarantined. A training task close to an evaluation task goes too."""
-    quarantined = {proof.task_id: proof.reason for proof in proofs if proof.reason}
+def sort_out(
+    tasks: Sequence[Task], proofs: Sequence[TaskProof], spec: DataSpec, barred: Mapping[str, str]
+) -> tuple[list[Task], dict[str, str]]:
+    """Proven tasks, and id -> reason of the quarantined. A training task close to an evaluation task goes too.
+
+    `barred`: digest or id of a task that a longer proof or the canary refused -> reason.
+    """
+    reasons = {p.task_id: p.reason or barred.get(p.task_digest) or barred.get(p.task_id) for p in proofs}
+    quarantined = {task: reason for task, reason in reasons.items() if reason}
     training = [task for task in tasks if task.split is Split.TRAIN]
     measuring = [task for task in tasks if task.split is not Split.TRAIN]
     copies = near_copies(training, measuring, spec.contamination_ngram, spec.contamination_share)

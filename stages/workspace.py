@@ -96,9 +96,9 @@ class Workspace:
         root = Path(os.path.abspath(root))
         for needed in ("goal.yaml", ".git", ".dvc/config"):
             if not (root / needed).exists():
-                raise InputError(
-                    f"workspace {root}: it is none, {needed} is missing; make one with `postloop init {root}`"
-                )
+                known = needed == "goal.yaml" and (root / ".dvc").is_dir()
+                remedy = "bring it back with `git checkout goal.yaml`" if known else "make one with `postloop init FOLDER`"
+                raise InputError(f"workspace {root}: it is none, {needed} is missing; {remedy}")
         return cls(root)
 
     @property
@@ -217,10 +217,13 @@ class Workspace:
         return RunPin.model_validate_json(path.read_bytes()) if path.is_file() else None
 
     def reuse(self, number: int, stage: StageName, key: Digest) -> Record | None:
-        """The latest earlier record of equal key, to be committed again in round `number`."""
+        """The latest earlier record of equal key, to be committed again in round `number`.
+
+        Not one that lost attempts to infrastructure: they are made again.
+        """
         for earlier in reversed([known for known in self.rounds() if known < number]):
             record = self.read(earlier, stage)
-            if record is not None and record.key == key:
+            if record is not None and record.key == key and not record.infrastructure_errors:
                 return record.model_copy(update={"reused_from": record.reused_from or earlier})
         return None
 

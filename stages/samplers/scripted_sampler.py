@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from environments.sources.lookup import expression_of
+from environments.toolcalls import edit_calls
 from schemas.base import canonical, digest_of
 from schemas.errors import InputError
 from schemas.task import Task
@@ -27,7 +28,7 @@ STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed")
 GARBAGE = ("I am not sure what to do here.", "```python\nprint('hello'", "{'tool': run_tests}", "```calc\n1 +", "")
 _TOOLS_MARK = "Reply with one JSON tool call"
 _CALC_SKILLS = ("lookup", "calc")
-_VERSION = 1  # grows when an answer changes: part of the policy's digest
+_VERSION = 2  # grows when an answer changes: part of the policy's digest
 
 
 class ScriptedSampler:
@@ -99,6 +100,9 @@ def tool_call(task: Task, outcome: Mapping[str, str], turn: int) -> str:
         if expression is not None:
             return json.dumps({"tool": "calc", "expression": expression})
         return json.dumps({"tool": "submit", "answer": outcome.get("answer.txt", "unknown").strip()})
+    if task.kind == "repository":
+        calls = [*edit_calls(task.files, outcome), {"tool": "submit"}]
+        return json.dumps(calls[min(turn, len(calls) - 1)])
     edits = [(path, text) for path, text in sorted(outcome.items()) if task.files.get(path) != text]
     if turn >= len(edits):
         return json.dumps({"tool": "submit"})

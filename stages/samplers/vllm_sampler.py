@@ -3,7 +3,8 @@
 The server must serve the very folder that the checkpoint is in. Seeds are given per request, but the server composes
 its batches by itself: the last bits, and rarely a token, may differ between runs, so `place` is None. vLLM reports
 log-probabilities either before (its default) or after temperature and top_p; the first call compares two answers and
-refuses a server whose numbers would not be those at the sampling temperature.
+refuses a server whose numbers would not be those at the sampling temperature. Before each batch it asks the server what it
+serves, so that one that hangs is noticed in seconds and not after the longest completion.
 
 Not covered: weights pushed into a running server, several servers, authentication beyond what the URL carries.
 """
@@ -27,16 +28,19 @@ from stages.samplers import Completion, SampleRequest
 from stages.samplers.tokenization import Tokenization
 
 PARALLEL = 64  # requests in flight
+COMPLETION_S = 300.0  # of one completion
+LISTING_S = 10.0  # a server that works says what it serves at once
 PROBE_TOLERANCE = 0.05  # nats, between two log-probabilities that should be equal
 
 
 class VllmSampler:
-    """`timeout_s`: of one completion. Raises SamplerError when the server does not answer or serves another model."""
+    """`timeout_s`: of one completion, COMPLETION_S when None. Raises SamplerError when the server does not answer or
+    serves another model."""
 
     name = "vllm"
     version = 0
 
-    def __init__(self, url: str, folder: Path, timeout_s: float = 300.0) -> None:
+    def __init__(self, url: str, folder: Path, timeout_s: float | None = None) -> None:
         self._tokens = Tokenization(folder)
         self.encode, self.decode = self._tokens.encode, self._tokens.decode
         self.render, self.plain = self._tokens.render, self._tokens.plain
@@ -44,8 +48,10 @@ class VllmSampler:
         self.policy = checkpoint_of(folder).weights
         self.url = url.rstrip("/").removesuffix("/v1")
         limits = httpx.Limits(max_connections=PARALLEL, max_keepalive_connections=PARALLEL)
-        self._client = httpx.Client(timeout=httpx.Timeout(timeout_s, connect=10.0), limits=limits, trust_env=False)
-        self._model = self._served(folder)
+        self._client = httpx.Client(
+            timeout=httpx.Timeout(timeout_s or COMPLETION_S, connect=10.0), limits=limits, trust_env=False
+        )
+        self._folder, self._model = folder, self._served(folder)
         self._probed: set[tuple[float, float]] = set()
 
     def close(self) -> None:
@@ -57,6 +63,7 @@ class VllmSampler:
     def sample(self, requests: Sequence[SampleRequest], sampling: Sampling) -> list[Completion]:
         if not requests:
             return []
+        self._model = self._served(self._folder)
         self._probe(requests[0], sampling)
         with ThreadPoolExecutor(min(PARALLEL, len(requests))) as pool:
             return list(pool.map(lambda request: self._complete(request, sampling), requests))
@@ -143,7 +150,8 @@ class VllmSampler:
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
         try:
-            response = self._client.request(method, self.url + path, json=body)
+            limit = httpx.USE_CLIENT_DEFAULT if body else LISTING_S
+            response = self._client.request(method, self.url + path, json=body, timeout=limit)
         except httpx.TimeoutException as error:
             raise self._error(f"no answer to {path} in time", "check its load, or lower sampling.batch") from error
         except httpx.HTTPError as error:

@@ -329,7 +329,7 @@ def test_equal_executions_run_once_even_across_attempts(counted: Any) -> None:
 def test_a_sandbox_that_recovers_is_retried_and_one_that_does_not_is_an_error_and_never_a_zero(counted: Any) -> None:
     verifier, _ = counted(breaks=2)
     assert judge(verifier, {"solution.py": FIXED}).passed
-    verifier, engine = counted(breaks=3)
+    verifier, engine = counted(breaks=9)  # the attempt, the start tree, and gold, which would show that others run
     verdict = judge(verifier, {"solution.py": FIXED + "#\n"})
     assert (verdict.status, verdict.score, verdict.passed) == (Status.ERROR, None, None)
     assert verdict.reason == "sandbox: it fell over; try again (tried 3 times)"

@@ -291,7 +291,7 @@ MALFORMED = [
         "no harness 'fenses'; name one that ships (fenced, tools)",
     ),
     ("verifier as harness", GOOD + "harness: cases\n", "goal.yaml:29: harness:", "'cases' is a verifier"),
-    ("unknown verifier", GOOD + "verifier: judge\n", "goal.yaml:29: verifier:", "no verifier 'judge'"),
+    ("unknown verifier", GOOD + "verifier: jury\n", "goal.yaml:29: verifier:", "no verifier 'jury'"),
     ("missing include", GOOD + "rewards: rewards.yaml\n", "goal.yaml:29: rewards:", "'rewards.yaml' does not exist"),
     ("include above", GOOD + "rewards: ../rewards.yaml\n", "goal.yaml:29: rewards:", "leaves the workspace"),
     ("include elsewhere", GOOD + "rewards: /etc/rewards.yaml\n", "goal.yaml:29: rewards:", "leaves the workspace"),
@@ -313,7 +313,12 @@ MALFORMED = [
         "goal.yaml:29: budgets.max_turns_of.repiar:",
         "did you mean repair",
     ),
-    ("no turn at all", GOOD + "budgets: {max_turns_of: {repair: 0}}\n", "goal.yaml:29: budgets.max_turns_of:", "at least 1"),
+    (
+        "no turn at all",
+        GOOD + "budgets: {max_turns_of: {repair: 0}}\n",
+        "goal.yaml:29: budgets.max_turns_of:",
+        "at least 1",
+    ),
     (
         "rejection of no skill",
         swapped(("data:\n", "data:\n  demonstrations: {rejection_skills: [lookup]}\n")),
