@@ -105,7 +105,7 @@ def changed(spec: Any, changes: Mapping[str, Any]) -> Any:
 def spec_text(name: str) -> str:
     from stages.spec import dump_default
 
-    yaml, text = YAML(), StringIO()
+    yaml, text = YAML(), StringIO()  # of ruamel: keeps comments, makes no objects; the text is our own template
     yaml.dump(changed(yaml.load(dump_default("default")), {**COMMON, **VARIANTS[name]}), text)
     return text.getvalue()
 

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dockerd import Dockerd
 
 from bench.faults import (
     HOGS,
@@ -33,6 +36,7 @@ from flows.review import view_of
 from reports.page import render
 from schemas.backflow import BackflowRecord
 from schemas.bucket import Route
+from schemas.data import DataRecord
 from schemas.execution import Limits
 from schemas.task import Case, Split, Task
 from schemas.verdict import Status
@@ -123,6 +127,32 @@ def test_a_round_survives_a_full_disk_and_killed_sandboxes(options: Options) -> 
         backflow = space.read(1, "backflow")
         assert isinstance(backflow, BackflowRecord)
         assert {bucket.route for bucket in backflow.buckets} > {Route.INFRASTRUCTURE}
+
+
+def test_a_round_goes_on_when_its_dockerd_is_there_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon, another = Dockerd(), Dockerd()
+    try:
+        daemon.start()
+        monkeypatch.setenv("DOCKER_HOST", daemon.url)
+        space = options.workspace("docker", small_spec(environment={"engine": "docker"}, audit_verifier=None))
+        assert advance(space, options.cache, "goal") is None
+        killing = threading.Timer(1, daemon.stop, [signal.SIGKILL])
+        killing.start()
+        told = advance(space, options.cache, "data")
+        killing.join()
+        assert told is not None
+        assert "docker" in told
+        assert len(told.splitlines()) == 1
+        assert not space.has(1, "data")
+        another.start()
+        monkeypatch.setenv("DOCKER_HOST", another.url)
+        assert advance(space, options.cache, "data") is None
+        data = space.read(1, "data")
+        assert isinstance(data, DataRecord)
+        assert (data.infrastructure_errors, data.quarantined, data.demonstrations["gold"]) == (0, {}, 2)
+    finally:
+        daemon.remove()
+        another.remove()
 
 
 def test_a_hung_server_stops_the_round_and_what_a_policy_exhausts_is_its_own_failure(options: Options) -> None:
