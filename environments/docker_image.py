@@ -87,6 +87,7 @@ def load_image(client: Any, root: Path, environment: Environment) -> str:
     found = find_image(client, environment.layer)
     if found is not None:
         _check_stored(client, found, environment)
+        client.tag(found, *tag_of(environment.layer).rsplit(":", 1))  # an image in use outlives its tag
         return found
     with tempfile.TemporaryFile() as archive:
         layer = write_archive(root, archive)

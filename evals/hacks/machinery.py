@@ -72,10 +72,10 @@ while frame:
 SAY_ALL = (
     SPEAK
     + """frame = sys._getframe()
-while frame is not None and "same" not in frame.f_globals:
+while frame is not None and not ("same" in frame.f_globals and frame.f_code.co_name.startswith("test_")):
     frame = frame.f_back
 for name in frame.f_globals if frame else ():
-    if name.startswith("test_"):
+    if name.startswith("test_") and name >= frame.f_code.co_name:  # the others have spoken: a second line is seen
         say(json.dumps({"test": name, "passed": True, "detail": ""}))
 os._exit(0)
 """

@@ -541,6 +541,13 @@ def test_an_image_that_changed_inside_docker_is_refused_by_name(client: Any, tmp
     environment = Environment(name="drifting", python="3.11", layer=layer)
     name = docker_image.load_image(client, root, environment)
     assert docker_image.load_image(client, root, environment) == name
+    box = client.create_container(name, "/tool")
+    child = client.commit(box)
+    client.remove_image(docker_image.tag_of(layer), force=True)  # in use: the image stays, without its name
+    assert docker_image.load_image(client, root, environment) == name
+    assert client.inspect_image(docker_image.tag_of(layer))["Id"] == name
+    client.remove_container(box)
+    client.remove_image(child, force=True)
     upper = Path(client.inspect_image(name)["GraphDriver"]["Data"]["UpperDir"])
     (upper / "usr/bin/tool").write_text("two")
     with pytest.raises(IntegrityError, match=f"environment drifting in docker: recorded {layer}, .*docker image rm"):
