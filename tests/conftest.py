@@ -1,7 +1,7 @@
-"""Two workers, one for each core of the smallest machine: tests of one file stay together, and so do those of whole loops.
+"""Three workers on the two cores of the smallest machine: many tests wait for a process. Tests of one file stay together,
+and so do the files that read the finished loop of tests/flows/conftest.py, which is made once, in one worker.
 
-tests/flows makes its loops once, in one worker, and waits for their processes most of the time; the other files run beside
-it. Longest first, so that no worker is alone at the end.
+Longest first, so that no worker is alone at the end.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-LONGEST = ("tests/flows", "tests/flows/test_real_model.py")  # each begins a worker
+FINISHED = {f"tests/flows/test_{name}.py" for name in ("cli", "kill", "loop", "schedule")}
+LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
 
 
 def group_of(nodeid: str) -> str:
     path = nodeid.partition("::")[0]
-    return "tests/flows" if path.startswith("tests/flows/") and path not in LONGEST else path
+    return LONGEST[0] if path in FINISHED else path
 
 
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
