@@ -298,7 +298,15 @@ def test_a_bomb_ends_in_one_line(kind: str, tmp_path: Path, monkeypatch: pytest.
         sdists.unpack(path)
 
 
-@pytest.mark.parametrize("data", [b"", b"PK\x03\x04broken", gzip.compress(b"no tar")[:-4], archive({"a.py": "x"})[:60]])
+BROKEN = {
+    "empty": b"",
+    "no zip": b"PK\x03\x04broken",
+    "no tar": gzip.compress(b"no tar")[:-4],
+    "cut off": archive({"a.py": "x"})[:60],
+}
+
+
+@pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN)  # gzip writes the time: no bytes in names
 def test_a_broken_archive_is_wrong_input(data: bytes, tmp_path: Path) -> None:
     path = tmp_path / "x.sdist"
     path.write_bytes(data)
