@@ -128,7 +128,9 @@ def _interpreter(root: Path, entries: dict[str, Entry]) -> str | None:
         for path in sorted(
             path for path, entry in entries.items() if entry.kind == "file" and re.search(pattern, path)
         ):
-            found = _VERSION.findall((root / path).read_bytes())
+            minor = re.search(r"python(3\.\d+)", path)  # other libraries are linked into some, and have versions too
+            wanted = f"{minor[1]}.".encode() if minor else b"3."
+            found = [version for version in _VERSION.findall((root / path).read_bytes()) if version.startswith(wanted)]
             if found:
                 return str(max(set(found), key=found.count).decode())
     return None

@@ -5,6 +5,7 @@ A server named by PREFECT_API_URL is used; without one Prefect runs in this proc
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def prepare(workspace: Path) -> None:
     """Set what is not set. Prefect's own files go under the workspace's .postloop, which may be deleted at any time."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("EventsWorker").setLevel(logging.CRITICAL)  # Prefect's own level does not reach it
     home = Path(os.environ.setdefault("PREFECT_HOME", str(workspace / ".postloop" / "prefect")))
     home.mkdir(parents=True, exist_ok=True)  # Prefect makes only the last folder, and its server needs it
 
