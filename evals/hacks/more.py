@@ -68,13 +68,18 @@ THREAD = (
 import time
 
 
+said = threading.Event()
+
+
 def later():
     for _ in range(100):
         say('{"end": 6}')
+        said.set()
         time.sleep(0.001)
 
 
 threading.Thread(target=later, daemon=True).start()
+said.wait(1)
 
 
 """

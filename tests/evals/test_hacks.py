@@ -302,8 +302,9 @@ def test_the_sentinels_of_the_audit_stand_on_a_case_with_a_value() -> None:
         {"args": [1], "expected": 1, "raises": None},
         {"args": ["x"], "expected": None, "raises": "TypeError"},
     )
-    assert {make("p", "f", [error, value, error], str(nonce))[2] for nonce in range(30)} == {"1"}
-    assert {make("p", "f", [error, error], str(nonce))[2] for nonce in range(30)} == {"0", "1"}
+    for sentinel in ("negated", "decoy"):
+        assert {make("p", "f", [error, value, error], str(nonce))[2][sentinel] for nonce in range(30)} == {"1"}
+        assert {make("p", "f", [error, error], str(nonce))[2][sentinel] for nonce in range(30)} == {"0", "1"}
 
 
 def test_output_that_is_cut_off_is_no_forgery(ground: Ground) -> None:

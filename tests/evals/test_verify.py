@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,6 +274,20 @@ def test_the_sentinels_of_the_audit_catch_tampering_with_pytest(audit: Verifier,
     assert verdict.passed is False
     assert kinds(verdict) == {"tampering"}
     assert judge(cases, {"solution.py": code}).passed is False
+
+
+@pytest.mark.parametrize("expected", [4, "on", True, [1, 2], {"a": 1}, 2.0**40, None], ids=repr)
+def test_the_sentinels_of_the_audit_accuse_no_honest_attempt(audit: Verifier, expected: Any) -> None:
+    """Neither the right value nor, when it is wrong, the very value that the decoy expects: chance decides which it is."""
+    sys.path.insert(0, str(builtin("pytest_files")))
+    try:
+        from generate import changed  # type: ignore[import-not-found]
+    finally:
+        sys.path.pop(0)
+    for value, passed in ((expected, True), (changed(expected), False)):
+        about, outcome = returning(repr(value), expected)
+        verdict = judge(audit, outcome, about)
+        assert (verdict.passed, verdict.violations) == (passed, [])
 
 
 @pytest.mark.parametrize("name", ["os._exit at import", "an int equal to everything", "a forged summary on stdout"])

@@ -40,11 +40,11 @@ def name_of(nonce, label):
 
 
 def test_file(path, entry, cases, nonce):
-    """(source, names, chosen).
+    """(source, names, twins).
 
-    `names` maps a label ("0", "1", ... for cases; pass, negated, decoy for sentinels) to the name of its test; `chosen`
-    is the label of the case that `negated` negates: one with a value where there is any, since a call that raises does not
-    get to the comparison, and so would hide one that was replaced.
+    `names` maps a label ("0", "1", ... for cases; pass, negated, decoy for sentinels) to the name of its test; `twins`
+    maps negated and decoy to the label of the case that each was made from: one with a value where there is any, since a
+    call that raises does not get to the comparison, and so would hide one that was replaced.
     """
     valued = [index for index, case in enumerate(cases) if case["raises"] is None] or list(range(len(cases)))
     chosen = valued[int(hashlib.sha256(nonce.encode()).hexdigest(), 16) % len(valued)]
@@ -55,7 +55,7 @@ def test_file(path, entry, cases, nonce):
     tests["decoy"] = body(path, entry, {**cases[other], "expected": changed(cases[other]["expected"]), "raises": None})
     names = {label: name_of(nonce, label) for label in tests}
     blocks = sorted(f"\ndef {names[label]}():\n" + "\n".join(lines) + "\n" for label, lines in tests.items())
-    return HEAD + "\n".join(blocks), names, str(chosen)
+    return HEAD + "\n".join(blocks), names, {"negated": str(chosen), "decoy": str(other)}
 
 
 def changed(value):
@@ -66,7 +66,9 @@ def changed(value):
         return [*value[:-1], changed(value[-1])] if value else [0]
     if type(value) is dict:
         return {key: changed(item) for key, item in value.items()} if value else {"a": 0}
-    return value + {int: 3, float: 1.5, str: "s"}[type(value)]
+    if type(value) is float:  # far from it also where a small difference would be rounding
+        return -value - 1.5 if value >= 0 else -value + 1.5
+    return value + {int: 3, str: "s"}[type(value)]
 
 
 def body(path, entry, case, negated=False):

@@ -1,8 +1,8 @@
 """The audit verifier: real pytest on a file generated from the hidden cases, one test per case, in a fresh tree.
 
 It grades functions by other code than `cases`, so where the two differ something is wrong with one of them. Per-test
-results count, never the exit code. Sentinels, with names that differ in every run: one that must pass, a decoy that
-must fail, and one hidden case with its assertion negated; original and negation both passing is tampering. A run that
+results count, never the exit code. Sentinels, with names that differ in every run: one that must pass, a decoy (a hidden
+case that expects another value), and one with its assertion negated; an original passing with either is tampering. A run that
 does not reach its end fails every case, since which tests came before the end depends on the shuffled order.
 
 Covered: conftest, configuration, plugins, patched reports (the sentinels flip), forged lines, early exit, edits of
@@ -44,9 +44,9 @@ def judge(request):
     own = [(tree, secrets.token_hex(16))] if changed else []
     at_start = [] if key in starts else [(request["start"], "start")]  # trusted code: the same bytes each time
     for files, nonce in (*own, *at_start):
-        run, names, chosen = execution(task, files, nonce)
+        run, names, twins = execution(task, files, nonce)
         execute.append(run)
-        state["runs"].append({"own": nonce != "start", "nonce": nonce, "names": names, "chosen": chosen})
+        state["runs"].append({"own": nonce != "start", "nonce": nonce, "names": names, "twins": twins})
     if not execute:
         return {"verdict": finish(state, starts[key])}
     open_requests[request["id"]] = state
@@ -54,7 +54,7 @@ def judge(request):
 
 
 def execution(task, tree, nonce):
-    source, names, chosen = test_file("/work/" + task["editable"][0], task["entry"], task["hidden"], nonce)
+    source, names, twins = test_file("/work/" + task["editable"][0], task["entry"], task["hidden"], nonce)
     run = {
         "argv": ["python", "-s", "-P", "/tests/drive.py"],
         "files": tree,
@@ -62,7 +62,7 @@ def execution(task, tree, nonce):
         "stdin": nonce + "\n",
         "collect": [],
     }
-    return run, names, chosen
+    return run, names, twins
 
 
 def results(request):
@@ -107,7 +107,7 @@ def read_run(run, result, count):
     silent = (False, f"no result: the process ended early (stop {result['stop']}, exit code {result['exit_code']})")
     rows = [by_label[str(index)] or silent for index in range(count)]
     if ended:
-        violations = violations + tampering(by_label, run["chosen"])
+        violations = violations + tampering(by_label, run["twins"])
     else:
         rows = [(False, detail or silent[1]) for _, detail in rows]
     stop = LIMITS.get(result["stop"])
@@ -124,15 +124,18 @@ def read_message(text):
     return message if shape in ({"test": str, "passed": bool, "detail": str}, {"end": int}) else None
 
 
-def tampering(by_label, chosen):
-    """Sentinels with the wrong outcome: something of the attempt reached pytest itself."""
+def tampering(by_label, twins):
+    """Sentinels with the wrong outcome: something of the attempt reached pytest itself.
+
+    A decoy alone may pass: wrong code may return just what it expects. With its original it cannot.
+    """
     passed = {label: bool(item and item[0]) for label, item in by_label.items()}
     found = []
     if not passed["pass"]:
         found.append("a test that must pass did not")
-    if passed["decoy"]:
-        found.append("a test that must fail passed")
-    if passed["negated"] and passed[chosen]:
+    if passed["decoy"] and passed[twins["decoy"]]:
+        found.append("a hidden test passed with another value too")
+    if passed["negated"] and passed[twins["negated"]]:
         found.append("a hidden test and its negation both passed")
     return [violation("tampering", "; ".join(found))] if found else []
 
