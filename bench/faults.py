@@ -324,6 +324,7 @@ class Killer(threading.Thread):
         self._trees: set[str] = set()
         self._pids: set[int] = set()
         self._over = threading.Event()
+        self._broke: BaseException | None = None
 
     def __enter__(self) -> Killer:
         self.start()
@@ -332,13 +333,18 @@ class Killer(threading.Thread):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
+        if self._broke is not None:
+            raise self._broke
 
     def run(self) -> None:
-        while not self._over.is_set():
-            for outer in children(self.parent):
-                for first in children(outer):
-                    self._look(outer, first)
-            time.sleep(0.003)
+        try:
+            while not self._over.is_set():
+                for outer in children(self.parent):
+                    for first in children(outer):
+                        self._look(outer, first)
+                time.sleep(0.003)
+        except BaseException as error:  # noqa: BLE001 - a killer that died would look like a machine that survives
+            self._broke = error
 
     def _look(self, outer: int, first: int) -> None:
         tree = tree_of(first)
@@ -357,9 +363,10 @@ class Killer(threading.Thread):
 
 def children(pid: int) -> list[int]:
     found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            found += map(int, path.read_text().split())
+    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        for path in list(Path(f"/proc/{pid}/task").glob("*/children")):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_text().split())
     return found
 
 

@@ -34,7 +34,6 @@ from environments.runner import Runner
 from environments.sources import default
 from environments.toolcalls import edit_calls
 from evals.verify import Verifier
-from flows.tasks import threads
 from schemas.base import Digest, digest_of
 from schemas.errors import EXIT_DONE, EXIT_NO, InfrastructureError, InputError, PostloopError
 from schemas.goal import Budgets, Safety
@@ -44,6 +43,7 @@ from schemas.task import Task
 from schemas.trajectory import Purpose, Sampling, Trajectory
 from schemas.verdict import Verdict
 from stages.artifacts import write_durably
+from stages.context import threads
 from stages.models import fetch
 from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import SampleRequest

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,13 +25,11 @@ from schemas.task import Split, Task
 if TYPE_CHECKING:
     from schemas.harbor import HarborTask
     from schemas.mining import MiningSpec
-    from stages.context import Context, FanOut
+    from stages.context import Context
     from stages.foreign import ForeignRun
     from stages.validation import Validation
     from stages.workspace import Workspace
 
-A = TypeVar("A")
-B = TypeVar("B")
 Into = Annotated[str | None, typer.Option(help="folder of the workspace; default: data.seed_data, else tasks")]
 Only = Annotated[str | None, typer.Option(help="only tasks whose id begins so")]
 HUMANEVAL = "humaneval"
@@ -231,6 +228,7 @@ def validate(
     """Prove the tasks of the seed data: gold, start, wrong, repeats, budget. Exit 1 when one is quarantined."""
     from environments.sources.default import load
     from flows.progress import reporter
+    from stages.context import threads
     from stages.quarantine import note
     from stages.tasks import seed_folder
     from stages.validation import validate as prove
@@ -250,16 +248,6 @@ def validate(
         note(space.root, done.proofs, whole=only is None and not done.lost)
     _report_validation(ctx, tasks, done, runs, as_json)
     return EXIT_NO if done.quarantined else EXIT_INFRASTRUCTURE if done.lost else EXIT_DONE
-
-
-def threads(workers: int) -> FanOut:
-    """A map over threads, order kept; the sandboxes are processes of their own."""
-
-    def fan_out(fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
-        with ThreadPoolExecutor(workers) as pool:
-            return list(pool.map(fn, items))
-
-    return fan_out
 
 
 def _report_validation(ctx: Context, tasks: Sequence[Task], done: Validation, runs: int, as_json: bool) -> None:

@@ -80,6 +80,13 @@ class Budgets(Frozen):
         return self.max_turns_of.get(skill, self.max_turns)
 
 
+Volatile = Literal["times", "addresses", "temporary_names"]
+
+
+def _volatile() -> list[Volatile]:
+    return ["times", "addresses", "temporary_names"]
+
+
 class EnvironmentSpec(Frozen):
     engine: Literal["bubblewrap", "docker"] = "bubblewrap"
     runtime: str | None = Field(default=None, description="of Docker, e.g. runsc; None: the daemon's default")
@@ -102,6 +109,10 @@ class EnvironmentSpec(Frozen):
     )
     variables: dict[str, str] = Field(default_factory=lambda: {"LANG": "C.UTF-8", "PYTHONHASHSEED": "0"})
     limits: Limits = Limits()
+    volatile: list[Volatile] = Field(
+        default_factory=_volatile,
+        description="what observations may differ in when recorded actions are executed again; a replay makes it equal",
+    )
 
 
 class RuntimeSpec(Frozen):

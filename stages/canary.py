@@ -144,7 +144,11 @@ def bundle_folder(ctx: Context, ref: str) -> Path:
     """A path is meant from the workspace; names and digests also find the bundles that earlier rounds stored."""
     here = ctx.workspace.root / ref
     refs = (ctx.workspace.root / item.path for item in ctx.workspace.refs() if item.path.startswith("artifacts/goal/"))
-    return here if (here / "bundle.json").is_file() else find(ref, [folder for folder in refs if folder.is_dir()])
+    return (
+        here
+        if (here / "bundle.json").is_file()
+        else find(ref, [folder for folder in refs if (folder / "bundle.json").is_file()])
+    )
 
 
 def refuse(reports: Iterable[CanaryReport]) -> None:

@@ -7,6 +7,7 @@ A stage knows no orchestrator. Its flow hands it `fan_out`, a map that may run o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -28,6 +29,16 @@ class FanOut(Protocol):
 
 def in_order(fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
     return [fn(item) for item in items]
+
+
+def threads(workers: int) -> FanOut:
+    """A map over threads, order kept, for commands that run no flow; the sandboxes are processes of their own."""
+
+    def fan_out(fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        with ThreadPoolExecutor(workers) as pool:
+            return list(pool.map(fn, items))
+
+    return fan_out
 
 
 class Progress(Protocol):
@@ -68,6 +79,7 @@ class Context:
     fan_out: FanOut = in_order
     progress: Progress = silent
     telemetry: Telemetry = field(default_factory=Telemetry)
+    operation: str = "resume"  # row of the pin table that `require_pin` speaks for
 
     @property
     def runtime(self) -> RuntimeSpec:
@@ -88,5 +100,8 @@ class Context:
 
     def require_pin(self, pin: str, recorded: str, present: str) -> None:
         if recorded != present:
-            remedy = "rebuild it as it was, or begin a new round, which pins it as it is now"
-            raise PinMismatch("resume", pin, recorded[:12], present[:12], remedy)
+            another = (
+                "or begin a new round, which pins it as it is now" if self.operation == "resume" else "or fetch it"
+            )
+            remedy = f"rebuild it as it was, {another}"
+            raise PinMismatch(self.operation, pin, recorded[:12], present[:12], remedy)

@@ -17,12 +17,13 @@ from environments.bundles import Bundle
 from environments.engines import missing, open_engine
 from environments.image import build_image
 from environments.lock import digest
+from environments.restored import restore_image
 from environments.runner import Runner
 from evals.panel import Panel
 from evals.rewards import price
 from evals.verify import Verifier
 from schemas.base import digest_of
-from schemas.errors import SamplerError
+from schemas.errors import PostloopError, SamplerError
 from schemas.execution import Environment
 from schemas.goal import GoalRecord, GoalSpec
 from schemas.task import Kind, Task
@@ -59,6 +60,21 @@ def _image(
     lock = locked[0] if locked else None
     image = build_image(cache, name, packages, dict(variables), python=python, lock=lock, files=dict(files))
     return image.environment, image.root
+
+
+def pinned_image(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
+    """The image of the round's record. A replay takes the kept layer where this machine would build another one now."""
+    if ctx.operation != "resume" and "image" in goal.artifacts:
+        try:
+            built = image_of(goal.spec, ctx.cache, ctx.workspace.root)
+        except PostloopError:  # e.g. the declared Python is gone: the layer says what it was
+            built = None
+        if built is None or built[0].layer != goal.environment.layer:
+            layer = ctx.workspace.open_artifact(goal.artifacts["image"]) / "layer.tar"
+            restored = restore_image(ctx.cache / "images", goal.environment, layer)
+            return restored.environment, restored.root
+        return built
+    return image_of(goal.spec, ctx.cache, ctx.workspace.root)
 
 
 def seed_for(seed: int, purpose: Purpose, policy: str, task: Task, index: int) -> int:
@@ -169,7 +185,7 @@ class Equipment:
 @contextmanager
 def equip(ctx: Context, goal: GoalRecord) -> Iterator[Equipment]:
     """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run."""
-    environment, root = image_of(goal.spec, ctx.cache, ctx.workspace.root)
+    environment, root = pinned_image(ctx, goal)
     ctx.require_pin("environment", goal.environment.layer, environment.layer)
     engine = open_engine(goal.spec.environment.engine, goal.spec.environment.runtime)
     ctx.telemetry.put("sandbox_not_in_force", missing(engine))

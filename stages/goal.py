@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from environments.bundles import Bundle
+from environments.image import write_layer
 from environments.lock import digest
+from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json
 from schemas.bucket import Material
 from schemas.goal import Bundles, GoalRecord, GoalSpec, RuntimeSpec
@@ -105,6 +107,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
     refuse(reports)
     ctx.progress("canary", 3, 3)
     artifacts = {name: store(ctx.workspace, "goal", name, _copier(folder)) for name, folder in _bundles(ctx).items()}
+    artifacts["image"] = _keep_image(ctx, environment.layer, root)
     material, weights = merged(ctx)
     evaluations = ctx.earlier("evaluation")
     return GoalRecord(
@@ -122,6 +125,22 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         canary={report.environment: report.quarantined != "environment" for report in reports},
         drifts=[drift for report in reports for drift in report.drifts],
     )
+
+
+def _keep_image(ctx: Context, layer: Digest, root: Path) -> ArtifactRef:
+    """Its layer tar: in a month this machine may have another Python, and a replay needs the image of then."""
+    name = f"image-{layer[:12]}"
+    goals: list[GoalRecord] = ctx.earlier("goal")
+    before = [goal.artifacts["image"] for goal in goals if "image" in goal.artifacts]
+    same = [ref for ref in before if ref.name == name]
+    if same:
+        return same[-1]
+
+    def write(folder: Path) -> None:
+        with (folder / "layer.tar").open("wb") as file:
+            write_layer(root, file)
+
+    return store(ctx.workspace, "goal", name, write)
 
 
 def watch(ctx: Context) -> None:

@@ -70,12 +70,20 @@ def bench_pins(goal: GoalRecord) -> dict[str, Digest]:
 
 
 def select(pool: Sequence[Task], sources: Iterable[SourceSpec], seed: int) -> list[Task]:
-    """The counts of the spec, taken origin by origin in turn, so that no function or question dominates a split."""
+    """The counts of the spec, taken origin by origin in turn, so that no function or question dominates a split.
+
+    Raises InputError where the seed data has fewer: a smaller set than was asked for would be another experiment.
+    """
     picked: list[Task] = []
     for source in sources:
         for split in Split:
             wanted = int(getattr(source, split.value))
             candidates = [task for task in pool if task.skill == source.skill and task.split is split]
+            if len(candidates) < wanted:
+                raise InputError(
+                    f"data.sources: {source.skill}: {split.value} asks for {wanted} tasks, the seed data has "
+                    f"{len(candidates)}; lower it, or add tasks"
+                )
             picked += round_robin(candidates, wanted, seed)
     return picked
 

@@ -51,6 +51,7 @@ _STORE = ("rounds", "artifacts", "datasets", "reports")
 # person's own `dvc checkout` or `dvc push` silently finds no pointer.
 _IGNORE = """\
 /.postloop/
+/reports/
 /artifacts/*/*-????????????/
 .*.tmp
 """
@@ -406,7 +407,8 @@ def _furnish(root: Path, spec_text: str) -> None:
     write_durably(root / "README.md", _README.encode())
     (root / "decisions").mkdir()
     write_durably(root / "decisions" / ".gitkeep", b"")
-    git.commit(root, [".dvc", ".dvcignore", ".gitignore", "README.md", "decisions", "goal.yaml"], "a new workspace")
+    own = [".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "README.md", "decisions", "goal.yaml"]
+    git.commit(root, own, "a new workspace")
 
 
 def _remove_abandoned(root: Path) -> None:
