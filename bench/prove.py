@@ -121,6 +121,10 @@ def _faults(work: Path, out: Path) -> list[str]:
     return ["bench.faults", "--out", str(out)]
 
 
+def _replay(work: Path, out: Path) -> list[str]:
+    return ["bench.replay", "--folder", str(work), "--out", str(out)]
+
+
 def _vllm(work: Path, out: Path) -> list[str]:
     return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
 
@@ -186,6 +190,12 @@ def _says_mined(r: dict[str, Any]) -> str:
     return f"{found}; solved {r['solved']}"
 
 
+def _says_replay(r: dict[str, Any]) -> str:
+    asked, same = r["failures"] + r["successes"], r["replays"][1]["L1"].get("identical", 0)
+    again = r["regenerate"]
+    return f"{same} of {asked} identical twice; sampled again {again.get('identical', 0)} of {sum(again.values())} identical"
+
+
 def _says_kill(r: dict[str, Any]) -> str:
     return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
@@ -246,6 +256,12 @@ PARTS: dict[str, Part] = {
         _faults,
         (*EVERYTHING, "bench/faults.py"),
         lambda r: ", ".join(f"{name}: {'holds' if row.get('holds') else 'fails'}" for name, row in r["faults"].items()),
+    ),
+    "replay": Part(
+        "attempts of a real round, scored, executed and sampled again",
+        _replay,
+        (*EVERYTHING, "bench/replay.py"),
+        _says_replay,
     ),
     "noop": Part(
         "seconds of a run with nothing to do",
