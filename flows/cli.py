@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import canary, hacks, remote, replay, tasks
+from flows import canary, compare, hacks, remote, replay, tasks
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
@@ -407,6 +407,7 @@ command(tasks.validate, tasks_app)
 command(tasks.run, tasks_app)
 command(tasks.export, tasks_app)
 command(canary.canary)
+command(compare.compare)
 command(hacks.hacks)
 command(replay.replay)
 command(remote.push)
