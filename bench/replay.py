@@ -1,13 +1,13 @@
 """Replay of a real round: identical or not, what it costs, and what a fresh run of the same task costs.
 
-    python -m bench.replay --out FILE.json (--workspace DIR | --folder DIR) [--each N] [--pairs N] [--sizes N ...]
+    python -m bench.replay --out FILE.json (--workspace DIR | --folder DIR) [--each N] [--pairs N] [--sizes N ...] [--quick]
 
 On a complete workspace (--workspace), else on the default's first round, which is made in --folder. `--each` failures and
 as many successes, drawn with a seed from all attempts that were scored, are scored (L0) and executed (L1) again, twice, each
-time by a process of its own; then sampled again. `--pairs`: how long one failure takes from its id to a verdict with
-`postloop replay`, against what one would do without: attempt that task anew with the same policy, settings and number of
-samples, in a process that does nothing else; in turns. `--sizes`: scoring so many recorded outcomes again, each of them
-made distinct by a comment, so that no verdict is known.
+time by processes of their own; then sampled again, batch by batch (--quick: of fewer stages). `--pairs`: how long one
+failure takes from its id to a verdict with `postloop replay`, against what one would do without: attempt that task anew
+with the same policy, settings and number of samples, in a process that does nothing else; in turns. `--sizes`: scoring so
+many recorded outcomes again, each of them made distinct by a comment, so that no verdict is known.
 Not covered: other machines and other processors; RL attempts cannot be sampled again, and are counted as such.
 """
 
@@ -40,6 +40,7 @@ from stages.tasks import load_tasks
 from stages.workspace import Workspace
 
 SEED = 0
+QUICK = ("sft", "backflow")
 AT_ONCE = 40  # ids on one command line
 
 
@@ -140,7 +141,7 @@ def stage_seconds(space: Workspace, number: int) -> float:
     return round(float(sum(space.telemetry(number, stage).get("seconds", 0.0) for stage in STAGES)), 1)
 
 
-def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int]) -> dict[str, Any]:
+def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int], quick: bool) -> dict[str, Any]:
     rows = recorded(space)
     sample = chosen(rows, each)
     ids = [row.attempt.trajectory.id for row in sample]
@@ -153,7 +154,8 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int]) -> di
         walls.append(round(time.perf_counter() - began, 1))
         runs.append(answers)
         say(f"replay: {counts(answers)}, {walls[-1]} s")
-    again, seconds = replayed(space, ["--all"], "--regenerate")
+    drawn = [row.attempt.trajectory.id for row in sample if not quick or row.stage in QUICK]
+    again, seconds = replayed(space, drawn, "--regenerate")
     say(f"regenerate: {counts(again)}, {seconds:.1f} s")
     reasons = Counter(answer["reason"].split(";")[0][:60] for answer in again if answer["same"] is None)
     return {
@@ -167,6 +169,7 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int]) -> di
         "answers_equal": runs[0] == runs[1],
         "replay_s": walls,
         "regenerate": counts(again)["regenerate"],
+        "regenerated_stages": sorted({answer["stage"] for answer in again}),
         "regenerate_reasons": dict(reasons),
         "regenerate_s": round(seconds, 1),
         "round_s": {str(number): stage_seconds(space, number) for number in space.rounds()},
@@ -193,6 +196,7 @@ def main() -> int:
     parser.add_argument("--each", type=int, default=100, help="failures, and as many successes")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="*", default=[100, 1000, 10_000])
+    parser.add_argument("--quick", action="store_true", help=f"sample again only what {' and '.join(QUICK)} sampled")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--fresh", metavar="TASK", help=argparse.SUPPRESS)
     parser.add_argument("--round", type=int, help=argparse.SUPPRESS)
@@ -204,7 +208,7 @@ def main() -> int:
         if options.out is None:
             parser.error("--out FILE.json is missing")
         space = Workspace.open(options.workspace) if options.workspace is not None else _made(options.folder.resolve())
-        result = measure(space, options.each, options.pairs, options.sizes)
+        result = measure(space, options.each, options.pairs, options.sizes, options.quick)
     except PostloopError as error:
         say(str(error))
         return error.exit_code
