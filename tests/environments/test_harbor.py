@@ -19,6 +19,7 @@ import pytest
 from environments.formats import folder as folders
 from environments.formats import harbor
 from environments.image import Image, build_image
+from environments.sources import default
 from schemas.errors import InputError, IntegrityError
 from schemas.harbor import Trust
 from schemas.task import Case, Split, Task
@@ -124,6 +125,16 @@ def test_a_task_of_ours_becomes_a_folder_and_the_equal_task_again(kind: str, ima
     own = tomllib.loads((tmp_path / "first/task.toml").read_text())["metadata"]["postloop"]
     assert (own["editable"], own["split_key"], own["split"]) == (task.editable, task.origin, "boundary")
     assert own["protected"] == sorted(set(task.files) - set(task.editable))
+
+
+def test_the_default_suite_becomes_folders_and_the_equal_tasks_again(image: Image, tmp_path: Path) -> None:
+    """Every seventh of its tasks; all of them take a few times as long."""
+    default.build(tmp_path)
+    tasks = default.load(tmp_path)[::7]
+    assert {task.kind for task in tasks} == {"function", "answer"}
+    for task in tasks:
+        made = harbor.folder_of(task, image.environment)
+        assert harbor.task_of(made.folder, harbor.folder_name(task)).task == task
 
 
 def test_the_agent_sees_no_hidden_case_and_no_gold(image: Image) -> None:
