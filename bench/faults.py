@@ -496,9 +496,10 @@ def full_disk(options: Options) -> dict[str, Any]:
             trials.append(
                 {"from": stage, "left_kib": left, "code": end.code, "told": end.told, "equal": equal, "holds": fine}
             )
-            seen = look(space)
-    holds = all(trial["holds"] for trial in trials) and any(trial["code"] == EXIT_INFRASTRUCTURE for trial in trials)
-    return options.result(space, seen, ends, trials=trials, holds=holds)
+            recovered = all(trial["holds"] for trial in trials)
+            failed = any(trial["code"] == EXIT_INFRASTRUCTURE for trial in trials)
+            result = options.result(space, look(space), ends, trials=trials, holds=recovered and failed)
+    return result  # of all trials so far; the disks are gone by now
 
 
 # --- a server ------------------------------------------------------------------------------------------------------
