@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FINISHED = {f"tests/flows/test_{name}.py" for name in ("cli", "compare", "loop", "replay", "schedule")}
-LONGEST = (  # the first begin a worker each; test_kill.py makes a finished loop of its own, since both together take too long
-    "finished loop", "tests/flows/test_kill.py", "tests/flows/test_real_model.py", "tests/environments/test_docker.py",
-)  # fmt: skip
+FINISHED = {f"tests/flows/test_{name}.py" for name in ("cli", "compare", "kill", "loop", "replay", "schedule")}
+LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
 
 
 def group_of(nodeid: str) -> str:
