@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -491,10 +492,11 @@ def full_disk(options: Options) -> dict[str, Any]:
             before = space.verify()
             ballast.unlink()
             ends.append(finish(space))
-            equal = digests(space) == digests(calm)
-            fine = equal and (end.stopped or end.code == EXIT_DONE) and not before
+            found, wanted = digests(space), digests(calm)
+            differ = sorted(name for name in wanted.keys() | found.keys() if found.get(name) != wanted.get(name))
+            fine = not differ and (end.stopped or end.code == EXIT_DONE) and not before
             trials.append(
-                {"from": stage, "left_kib": left, "code": end.code, "told": end.told, "equal": equal, "holds": fine}
+                {"from": stage, "left_kib": left, "code": end.code, "told": end.told, "differ": differ, "holds": fine}
             )
             recovered = all(trial["holds"] for trial in trials)
             failed = any(trial["code"] == EXIT_INFRASTRUCTURE for trial in trials)
@@ -599,10 +601,13 @@ def against_server(options: Options, name: str, kinds: Sequence[str], moments: S
     """A round whose policy writes the programs of HOGS that `kinds` names, in turn, and whose server hangs at its n-th next
     completion, in the middle of a batch, for each of `moments`. In this process, with the patience of a test."""
 
+    turn = itertools.cycle(kinds)
+
     def write(prompt: str, number: int) -> str:
         names = re.findall(r"def (\w+)\(", prompt)
-        body = HOGS[kinds[number % len(kinds)]]
-        return f"```python\ndef {names[-1]}(*arguments, **more):\n    {body}\n```" if names else "42"
+        if not names:
+            return "42"
+        return f"```python\ndef {names[-1]}(*arguments, **more):\n    {HOGS[next(turn)]}\n```"
 
     limits = {"cpu_s": 1.0, "wall_s": 8.0, "memory_mb": 64, "pids": 16, "disk_mb": 8, "output_kb": 16}
     lines = []

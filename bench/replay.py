@@ -35,7 +35,7 @@ from schemas.verdict import Status
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context, threads
 from stages.equipment import equip
-from stages.replay import Recorded, recorded
+from stages.recorded import Recorded, recorded
 from stages.tasks import load_tasks
 from stages.workspace import Workspace
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import canary, compare, hacks, remote, replay, tasks
+from flows import canary, compare, hacks, remote, replay, rescore, tasks
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
@@ -410,6 +410,7 @@ command(canary.canary)
 command(compare.compare)
 command(hacks.hacks)
 command(replay.replay)
+command(rescore.rescore)
 command(remote.push)
 command(remote.pull)
 

@@ -34,7 +34,7 @@ def replay(
 ) -> int:
     """Run recorded attempts again: the outcome scored (L0), the actions executed (L1), or the tokens sampled again."""
     from stages.context import threads
-    from stages.replay import recorded
+    from stages.recorded import recorded
     from stages.replay import replay as again
     from stages.spec import load_spec
     from stages.workspace import Workspace

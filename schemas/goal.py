@@ -161,6 +161,10 @@ class GoalSpec(Frozen):
     evaluation: EvaluationSpec
     backflow: BackflowSpec = BackflowSpec()
     routes: list[Rule] | None = Field(default=None, description="attribution rules; None: the default file")
+    stale: Literal["refuse", "use"] = Field(
+        default="refuse",
+        description="what used a reward that `postloop rescore` flipped: refuse to build on it, or use it all the same",
+    )
     runtime: RuntimeSpec = RuntimeSpec()
 
     @model_validator(mode="after")

@@ -25,10 +25,15 @@ class Record(Frozen):
     alarms: list[Alarm] = Field(default_factory=list)
     skipped: str | None = Field(default=None, description="why the stage did nothing, else None")
     infrastructure_errors: int = Field(default=0, ge=0, description="attempts lost to infrastructure, in no mean")
-    reused_from: int | None = Field(default=None, description="round whose equal-key record this repeats")
+    reused_from: int | None = Field(default=None, description="round whose record this repeats")
+    rescored_by: int | None = Field(
+        default=None,
+        description="number of the rescore that found no difference under this round's verifier and rules, where the "
+        "repeated record was made under others",
+    )
 
     def content_digest(self) -> str:
         """Identity of the result. Where it was reused from is provenance and stays out."""
         from schemas.base import digest_of
 
-        return digest_of(self.model_dump(mode="json", exclude={"reused_from"}))
+        return digest_of(self.model_dump(mode="json", exclude={"reused_from", "rescored_by"}))

@@ -20,28 +20,47 @@ from typing import Any
 from schemas.base import canonical
 from schemas.errors import IntegrityError
 from schemas.trajectory import Attempt, UseEdge
+from schemas.verdict import Reward
 
 _JSON_TURN = ("call", "visible")
 
 
 def write_attempts(path: Path, attempts: Sequence[Attempt]) -> None:
     """Replace `path` by a table of these attempts, in this order. Written aside, flushed, renamed."""
-    _write(path, [_row(attempt) for attempt in attempts], _attempt_schema())
+    write_table(path, [_row(attempt) for attempt in attempts], _attempt_schema())
 
 
 def read_attempts(path: Path) -> list[Attempt]:
     """Raises IntegrityError when the file is no attempts table."""
-    return [_attempt(row) for row in _read(path)]
+    return [_attempt(row) for row in read_table(path)]
+
+
+def read_rewards(path: Path) -> list[Reward]:
+    """The rewards of a table's attempts alone, in its order: a small part of what it holds."""
+    return [read_reward(row["reward"]) for row in read_table(path, ["reward"])]
+
+
+def read_reward(row: dict[str, Any]) -> Reward:
+    """Raises IntegrityError."""
+    try:
+        return Reward.model_validate({**row, "parts": json.loads(row["parts"])})
+    except (KeyError, ValueError, TypeError) as error:
+        raise IntegrityError(f"a reward cannot be read ({_first(error)}); restore the file") from error
+
+
+def reward_row(reward: Reward) -> dict[str, Any]:
+    row = reward.model_dump(mode="json")
+    return {**row, "parts": _text(row["parts"])}
 
 
 def write_edges(path: Path, edges: Sequence[UseEdge]) -> None:
-    _write(path, [edge.model_dump(mode="json") for edge in edges], _edge_schema())
+    write_table(path, [edge.model_dump(mode="json") for edge in edges], _edge_schema())
 
 
 def read_edges(path: Path) -> list[UseEdge]:
     """Raises IntegrityError when the file is no edges table."""
     try:
-        return [UseEdge.model_validate(row) for row in _read(path)]
+        return [UseEdge.model_validate(row) for row in read_table(path)]
     except ValueError as error:
         raise IntegrityError(f"{path}: not a table of use edges ({_first(error)}); restore it") from error
 
@@ -53,7 +72,7 @@ def _row(attempt: Attempt) -> dict[str, Any]:
     for turn in row["turns"]:
         for name in _JSON_TURN:
             turn[name] = None if turn[name] is None else _text(turn[name])
-    data["reward"]["parts"] = _text(data["reward"]["parts"])
+    data["reward"] = reward_row(attempt.reward)
     row |= data
     row |= {"passed": attempt.verdict.passed, "score": attempt.verdict.score, "value": attempt.reward.value}
     return row
@@ -82,7 +101,8 @@ def _first(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def _write(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
+def write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
+    """Written aside, flushed, renamed; the same bytes for the same rows."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -100,12 +120,13 @@ def _write(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
         Path(part).unlink(missing_ok=True)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def read_table(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Raises IntegrityError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, partitioning=None).to_pylist()
+        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns, partitioning=None).to_pylist()
     except (pa.ArrowInvalid, OSError) as error:
         raise IntegrityError(f"{path}: not a Parquet table that can be read ({_first(error)}); restore it") from error
     return rows
@@ -143,16 +164,7 @@ def _attempt_schema() -> Any:
             "batch": whole,
         }
     )
-    check = pa.struct({"name": text, "role": text, "passed": flag, "detail": text})
-    verdict = pa.struct(
-        {
-            "outcome": text, "task": text, "image": text, "limits": text, "verifier": text, "role": text,
-            "repeat": whole, "status": text, "score": real, "passed": flag, "checks": pa.list_(check),
-            "violations": pa.list_(pa.struct({"kind": text, "detail": text})), "limit_hit": text, "reason": text,
-            "trust": text,
-        }
-    )  # fmt: skip
-    reward = pa.struct({"trajectory": text, "verdict": text, "rules": text, "value": real, "parts": text})
+    verdict, reward = judged_types()
     return pa.schema(
         {
             "id": text, "purpose": text, "task_id": text, "task": text, "split": text, "family": text, "origin": text,
@@ -162,6 +174,23 @@ def _attempt_schema() -> Any:
             "reward": reward, "passed": flag, "score": real, "value": real,
         }
     )  # fmt: skip
+
+
+def judged_types() -> tuple[Any, Any]:
+    """Arrow types of a verdict and of a reward."""
+    import pyarrow as pa
+
+    text, flag, whole, real = pa.string(), pa.bool_(), pa.int64(), pa.float64()
+    check = pa.struct({"name": text, "role": text, "passed": flag, "detail": text})
+    verdict = pa.struct(
+        {
+            "outcome": text, "task": text, "image": text, "limits": text, "verifier": text, "role": text,
+            "repeat": whole, "status": text, "score": real, "passed": flag, "checks": pa.list_(check),
+            "violations": pa.list_(pa.struct({"kind": text, "detail": text})), "limit_hit": text, "reason": text,
+            "trust": text,
+        }
+    )  # fmt: skip
+    return verdict, pa.struct({"trajectory": text, "verdict": text, "rules": text, "value": real, "parts": text})
 
 
 def _edge_schema() -> Any:

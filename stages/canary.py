@@ -141,9 +141,10 @@ def known_tasks(ctx: Context) -> list[Task]:
 
 
 def bundle_folder(ctx: Context, ref: str) -> Path:
-    """A path is meant from the workspace; names and digests also find the bundles that earlier rounds stored."""
+    """A path is meant from the workspace; names and digests also find the bundles that earlier rounds and rescores stored."""
     here = ctx.workspace.root / ref
-    refs = (ctx.workspace.root / item.path for item in ctx.workspace.refs() if item.path.startswith("artifacts/goal/"))
+    stored = ("artifacts/goal/", "artifacts/rescore/")
+    refs = (ctx.workspace.root / item.path for item in ctx.workspace.refs() if item.path.startswith(stored))
     return (
         here
         if (here / "bundle.json").is_file()

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from schemas.artifact import ArtifactRef
 from schemas.base import Digest
+from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
 from schemas.model import ModelSource, PathModel
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from stages.context import Context
 from stages.models import checkpoint_of, fetch
+from stages.recall import Recall
 
 Place = Path | ArtifactRef
 
@@ -45,8 +47,13 @@ def start_checkpoint(ctx: Context) -> tuple[Place, Digest]:
 
 
 def previous_champion(ctx: Context) -> tuple[ArtifactRef, Digest] | None:
-    for record in reversed(ctx.earlier("evaluation")):
-        if "champion" in record.artifacts and record.champion:
+    """The last one promoted; not one that was trained on a reward which a rescore flipped, unless the spec says so."""
+    found: list[EvaluationRecord] = [
+        record for record in ctx.earlier("evaluation") if "champion" in record.artifacts and record.champion
+    ]
+    stale = Recall(ctx.workspace).weights() if found and ctx.spec.stale == "refuse" else frozenset()
+    for record in reversed(found):
+        if record.champion and record.champion not in stale:
             return record.artifacts["champion"], record.champion
     return None
 

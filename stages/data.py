@@ -54,6 +54,9 @@ def inputs(ctx: Context) -> Inputs:
         for record in ctx.earlier("rl"):
             if "attempts" in record.artifacts:
                 pins[f"past_{len(pins)}"] = record.artifacts["attempts"].digest
+        rescores = [record.key for record in ctx.workspace.rescores()]
+        if rescores:
+            pins["rescores"] = digest_of(rescores)
     return sections, pins
 
 

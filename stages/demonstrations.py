@@ -22,6 +22,7 @@ from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import fetch_base, folder_of, start_checkpoint
 from stages.context import Context
 from stages.equipment import Equipment, errors_in
+from stages.recall import Recall
 from stages.rollout import Setting
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, round_robin
@@ -110,14 +111,17 @@ def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Att
     """Rejection sampling for free: training-pool rollouts of earlier rounds that were verified, newest first, one a task.
 
     Only what was made and judged under this round's harness, verifier and reward rules: another protocol would be taught,
-    or another goal.
+    or another goal. What was rescored counts by its verdict in force.
     """
     at_most, found = goal.spec.data.demonstrations.from_past_rounds, dict[str, Attempt]()
     rules = goal.spec.rewards.digest()
+    recall = Recall(ctx.workspace) if at_most and goal.spec.stale == "refuse" else None
     for record in reversed(ctx.earlier("rl")):
         if not at_most or "attempts" not in record.artifacts:
             continue
-        for attempt in read_attempts(ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet"):
+        table = ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet"
+        for written in read_attempts(table):
+            attempt = recall.of(written) if recall else written
             trajectory = attempt.trajectory
             task = training.get(trajectory.task_id)
             clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL

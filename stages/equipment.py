@@ -183,14 +183,18 @@ class Equipment:
 
 
 @contextmanager
-def equip(ctx: Context, goal: GoalRecord) -> Iterator[Equipment]:
-    """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run."""
+def equip(ctx: Context, goal: GoalRecord, instead: Mapping[str, Path] | None = None) -> Iterator[Equipment]:
+    """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run.
+
+    `instead`: pin -> folder of the bundle that judges in place of the round's own, for rescoring.
+    """
     environment, root = pinned_image(ctx, goal)
     ctx.require_pin("environment", goal.environment.layer, environment.layer)
     engine = open_engine(goal.spec.environment.engine, goal.spec.environment.runtime)
     ctx.telemetry.put("sandbox_not_in_force", missing(engine))
     limits, retries = goal.spec.environment.limits, ctx.runtime.sandbox_retries
-    bundles = {name: Bundle(ctx.workspace.open_artifact(goal.artifacts[name])) for name in goal.bundles.named()}
+    trees = {name: ctx.workspace.open_artifact(goal.artifacts[name]) for name in goal.bundles.named()}
+    bundles = {name: Bundle((instead or {}).get(name, tree)) for name, tree in trees.items()}
 
     def judge(name: str, role: Literal["training", "audit"] = "training") -> Verifier:
         return Verifier(bundles[name], environment, root, engine, limits, role, retries)

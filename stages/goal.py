@@ -44,7 +44,7 @@ def inputs(ctx: Context) -> Inputs:
         "material": [item.model_dump(mode="json") for item in material],
         "weights": {family: weights[family] for family in sorted(weights)},
     }
-    pins = {name: Bundle(folder).digest for name, folder in _bundles(ctx).items()}
+    pins = {name: Bundle(folder).digest for name, folder in bundles_of(ctx).items()}
     if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
         pins["base"] = checkpoint_of(model_folder(ctx, ctx.spec.model)).weights
     if spec.environment.lock is not None:
@@ -53,7 +53,7 @@ def inputs(ctx: Context) -> Inputs:
     return sections, {**pins, **({"champion": champion} if champion else {})}
 
 
-def _bundles(ctx: Context) -> dict[str, Path]:
+def bundles_of(ctx: Context) -> dict[str, Path]:
     spec = ctx.spec
     named = {"harness": spec.harness, "verifier": spec.verifier, "audit_verifier": spec.audit_verifier}
     kinds = seed_kinds(ctx, spec.data)
@@ -106,7 +106,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
     reports = check(ctx, environment, root)
     refuse(reports)
     ctx.progress("canary", 3, 3)
-    artifacts = {name: store(ctx.workspace, "goal", name, _copier(folder)) for name, folder in _bundles(ctx).items()}
+    artifacts = {name: store(ctx.workspace, "goal", name, copier(folder)) for name, folder in bundles_of(ctx).items()}
     artifacts["image"] = _keep_image(ctx, environment.layer, root)
     material, weights = merged(ctx)
     evaluations = ctx.earlier("evaluation")
@@ -125,6 +125,23 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord:
         canary={report.environment: report.quarantined != "environment" for report in reports},
         drifts=[drift for report in reports for drift in report.drifts],
     )
+
+
+def foresee(ctx: Context, key: Digest, pins: dict[str, Digest]) -> GoalRecord | None:
+    """The record that `run` would leave, as far as later stages' keys need it, without running anything.
+
+    None where the model or the environment is another one than in the last round: only running resolves those.
+    """
+    before: list[GoalRecord] = ctx.earlier("goal")
+    spec = deciding(ctx.spec)
+    if not before or (before[-1].spec.environment, before[-1].spec.model) != (spec.environment, spec.model):
+        return None
+    material, weights = merged(ctx)
+    return GoalRecord(
+        key=key, inputs=pins, artifacts=before[-1].artifacts, goal_version=_version(ctx, spec, material, weights),
+        spec=spec, environment=before[-1].environment, bundles=_pinned(pins), base=before[-1].base, material=material,
+        weights=weights, drifts=before[-1].drifts,
+    )  # fmt: skip
 
 
 def _keep_image(ctx: Context, layer: Digest, root: Path) -> ArtifactRef:
@@ -157,7 +174,7 @@ def _version(ctx: Context, spec: GoalSpec, material: list[Material], weights: di
     return last.goal_version if same else last.goal_version + 1
 
 
-def _copier(folder: Path) -> Any:
+def copier(folder: Path) -> Any:
     def copy(target: Path) -> None:
         shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
 

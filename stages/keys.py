@@ -36,6 +36,8 @@ _GOAL = (
     "stages/equipment.py",
     "stages/models.py",
     "stages/quarantine.py",
+    "stages/recall.py",
+    "stages/recorded.py",
     "stages/rollout*.py",
     "stages/samplers/*.py",
     "stages/tasks.py",

@@ -21,30 +21,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from schemas.artifact import ArtifactRef
 from schemas.base import canonical
 from schemas.errors import InputError, PinMismatch
 from schemas.goal import GoalRecord, RuntimeSpec, Volatile
-from schemas.record import STAGES, StageName
 from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Task
-from schemas.trajectory import Attempt, Trajectory
+from schemas.trajectory import Trajectory
 from schemas.verdict import Status, Verdict
-from stages.artifacts import read_manifest
 from stages.attempts import read_attempts
 from stages.checkpoints import fetch_base
 from stages.context import Context, FanOut, Progress, chunks, in_order, silent
 from stages.equipment import Equipment, equip
 from stages.keys import libraries_digest
+from stages.recorded import Recorded
 from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import Sampler, open_sampler
 from stages.samplers.recorded_sampler import RecordedSampler
 from stages.tasks import load_tasks
 from stages.workspace import Workspace
 
-EDGES = "edges.parquet"
 PART = 256  # attempts between two words about progress
 VOLATILE: dict[Volatile, re.Pattern[str]] = {
     "times": re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?|\b\d+(?:\.\d+)? ?(?:s|ms|secs?|seconds)\b"),
@@ -54,46 +51,6 @@ VOLATILE: dict[Volatile, re.Pattern[str]] = {
 _TURN = ("call", "parse_error", "tool_error", "forbidden", "visible", "observation", "observation_truncated", "tree")
 _VERDICT = ("status", "passed", "score", "limit_hit", "trust")
 _SHOWN = 160
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """An attempt, where it lies, and the round whose pins it was made under: the first that holds it."""
-
-    round: int
-    stage: StageName
-    table: Path
-    attempt: Attempt
-
-    def found(self, level: Level, **said: Any) -> Replay:
-        name = self.attempt.trajectory.id
-        return Replay(trajectory=name, round=self.round, stage=self.stage, level=level, **said)
-
-
-def recorded(space: Workspace, rounds: Sequence[int] | None = None) -> list[Recorded]:
-    """Every attempt of these rounds (all when left out), oldest first, each once. Its table is checked by digest."""
-    found: dict[str, Recorded] = {}
-    for number in space.rounds() if rounds is None else rounds:
-        for stage in STAGES:
-            record = space.read(number, stage)
-            for ref in record.artifacts.values() if record else ():
-                for table in tables_of(space, ref):
-                    for attempt in read_attempts(table):
-                        found.setdefault(attempt.trajectory.id, Recorded(number, stage, table, attempt))
-    return list(found.values())
-
-
-def tables_of(space: Workspace, ref: ArtifactRef) -> list[Path]:
-    """The attempts tables of an artifact, checked; fetched through DVC when its folder is missing."""
-    manifest = read_manifest(space, ref)
-    names = [entry.path for entry in manifest.entries] if manifest else [""]
-    if not any(name == "" or _is_table(name) for name in names):
-        return []
-    return [path for path in sorted(space.open_artifact(ref).glob("*.parquet")) if _is_table(path.name)]
-
-
-def _is_table(name: str) -> bool:
-    return name.endswith(".parquet") and name != EDGES
 
 
 def replay(
@@ -110,7 +67,8 @@ def replay(
     done = 0
     for number in sorted({one.round for one in chosen}):
         mine = [one for one in chosen if one.round == number]
-        with _bench(space, cache, number, level, runtime or RuntimeSpec(), fan_out) as bench:
+        operation = "regenerate" if level == "regenerate" else "replay"
+        with open_bench(space, cache, number, operation, runtime or RuntimeSpec(), fan_out) as bench:
             for part in _parts(mine, level):
                 yield from _again(bench, part, level)
                 done += len(part)
@@ -118,7 +76,7 @@ def replay(
 
 
 @dataclass
-class _Bench:
+class Bench:
     """The bench of one round, and what attempts need beside it."""
 
     equipment: Equipment
@@ -131,20 +89,26 @@ class _Bench:
 
 
 @contextmanager
-def _bench(
-    space: Workspace, cache: Path, number: int, level: Level, runtime: RuntimeSpec, fan_out: FanOut
-) -> Iterator[_Bench]:
+def open_bench(
+    space: Workspace,
+    cache: Path,
+    number: int,
+    operation: str,
+    runtime: RuntimeSpec,
+    fan_out: FanOut,
+    instead: Mapping[str, Path] | None = None,
+) -> Iterator[Bench]:
+    """The bench of a round as its records pin it, for an operation of the pin table; `instead` as in `equip`."""
     goal = space.read(number, "goal")
-    if not isinstance(goal, GoalRecord):
-        raise InputError(f"round {number}: no goal record, so no pins to replay under; restore its rounds/ folder")
-    operation = "regenerate" if level == "regenerate" else "replay"
+    if not isinstance(goal, GoalRecord) or goal.skipped:
+        raise InputError(f"round {number}: no goal record, so no pins to {operation} under; restore its rounds/ folder")
     spec = goal.spec.model_copy(update={"runtime": runtime})
     ctx = Context(space, number, spec, cache, fan_out, operation=operation)
-    if level == "regenerate":
+    if operation == "regenerate":
         _require_libraries(goal)
     tasks = {task.digest(): task for task in load_tasks(ctx)} if space.has(number, "data") else {}
-    with equip(ctx, goal) as equipment:
-        yield _Bench(equipment, tasks)
+    with equip(ctx, goal, instead) as equipment:
+        yield Bench(equipment, tasks)
 
 
 def _require_libraries(goal: GoalRecord) -> None:
@@ -163,7 +127,7 @@ def _parts(mine: Sequence[Recorded], level: Level) -> list[Sequence[Recorded]]:
     return [[one for one in mine if one.table == table] for table in dict.fromkeys(one.table for one in mine)]
 
 
-def _again(bench: _Bench, part: Sequence[Recorded], level: Level) -> list[Replay]:
+def _again(bench: Bench, part: Sequence[Recorded], level: Level) -> list[Replay]:
     """Answers in the order of `part`."""
     found: dict[str, Replay] = {}
     able: list[Recorded] = []
@@ -173,14 +137,14 @@ def _again(bench: _Bench, part: Sequence[Recorded], level: Level) -> list[Replay
             able.append(one)
         else:
             found[one.attempt.trajectory.id] = one.found(level, same=None, reason=reason)
-    run: dict[Level, Callable[[_Bench, Sequence[Recorded]], list[Replay]]] = {
+    run: dict[Level, Callable[[Bench, Sequence[Recorded]], list[Replay]]] = {
         "L0": _score, "L1": _execute, "regenerate": _regenerate,
     }  # fmt: skip
     found |= {answer.trajectory: answer for answer in (run[level](bench, able) if able else [])}
     return [found[one.attempt.trajectory.id] for one in part]
 
 
-def _unable(bench: _Bench, one: Recorded) -> str | None:
+def _unable(bench: Bench, one: Recorded) -> str | None:
     trajectory, verdict = one.attempt.trajectory, one.attempt.verdict
     if trajectory.status == "error" or verdict.status is Status.ERROR:
         return f"infrastructure broke it then: {trajectory.reason or verdict.reason}"
@@ -199,7 +163,7 @@ def _unable(bench: _Bench, one: Recorded) -> str | None:
 # --- L0 and L1
 
 
-def _score(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _score(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     trajectories = [one.attempt.trajectory for one in part]
     return [
         _judged(bench, one, "L0", verdict, audit)
@@ -207,7 +171,7 @@ def _score(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
     ]
 
 
-def _execute(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _execute(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     asked = [_forced(bench, one.attempt.trajectory) for one in part]
     spec, equipment = bench.equipment.goal.spec, bench.equipment
     setting = Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=PART)
@@ -239,7 +203,7 @@ def _where(
     return [part[i] for i in kept], [again[i] for i in kept]
 
 
-def _forced(bench: _Bench, trajectory: Trajectory) -> RolloutRequest:
+def _forced(bench: Bench, trajectory: Trajectory) -> RolloutRequest:
     """The whole record is the prefix: every action is taken from it."""
     return RolloutRequest(
         task=bench.tasks[trajectory.task], seed=trajectory.seed, purpose=trajectory.purpose, group=trajectory.group,
@@ -269,7 +233,7 @@ def _course(before: Trajectory, now: Trajectory, volatile: Sequence[Volatile]) -
 
 
 def _verdicts(
-    bench: _Bench, part: Sequence[Recorded], trajectories: Sequence[Trajectory]
+    bench: Bench, part: Sequence[Recorded], trajectories: Sequence[Trajectory]
 ) -> list[tuple[Verdict, Verdict | None]]:
     """Training and, where one was recorded, audit verdicts of these outcomes, made now."""
     items = [(bench.tasks[t.task], t.outcome) for t in trajectories]
@@ -281,7 +245,7 @@ def _verdicts(
     return [(verdict, audit_of.get(i)) for i, verdict in enumerate(training)]
 
 
-def _judged(bench: _Bench, one: Recorded, level: Level, verdict: Verdict, audit: Verdict | None) -> Replay:
+def _judged(bench: Bench, one: Recorded, level: Level, verdict: Verdict, audit: Verdict | None) -> Replay:
     volatile = bench.equipment.goal.spec.environment.volatile
     for name, before, now in (("verdict", one.attempt.verdict, verdict), ("audit", one.attempt.audit, audit)):
         if now is None or before is None or before.status is Status.ERROR:
@@ -339,7 +303,7 @@ def steady(text: str, volatile: Sequence[Volatile]) -> str:
 # --- sampling again
 
 
-def _regenerate(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     """`part` is of one table: a table holds whole batches, in the order in which they were decoded."""
     wanted = {one.attempt.trajectory.id: one for one in part}
     rows = [attempt.trajectory for attempt in read_attempts(part[0].table)]
@@ -357,7 +321,7 @@ def _regenerate(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
     return answers
 
 
-def _not_again(bench: _Bench, batch: Sequence[Trajectory]) -> str | None:
+def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     first = batch[0]
     if first.sampling.engine == "vllm":
         return "a server composed its batches by itself, so tokens may differ; replay without --regenerate"
@@ -376,7 +340,7 @@ def _not_again(bench: _Bench, batch: Sequence[Trajectory]) -> str | None:
     return None
 
 
-def _folder(bench: _Bench, policy: str) -> Path | None:
+def _folder(bench: Bench, policy: str) -> Path | None:
     """The folder of the round's checkpoint with these weights."""
     ctx = bench.context
     goal, sft, rl = (ctx.workspace.read(ctx.round, stage) for stage in ("goal", "sft", "rl"))
@@ -389,7 +353,7 @@ def _folder(bench: _Bench, policy: str) -> Path | None:
     return None
 
 
-def _sample(bench: _Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
+def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
     goal, ctx = bench.equipment.goal, bench.context
     sampling = batch[0].sampling
     policy = next((turn.policy for row in batch for turn in row.turns), "")

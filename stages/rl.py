@@ -29,7 +29,7 @@ from stages.context import Context
 from stages.demonstrations import edge_of
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import checkpoint_of
-from stages.samplers import Sampler
+from stages.samplers import Sampler, use_threads
 from stages.sft import choosing, mover, rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
@@ -75,6 +75,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     if refusal is not None:
         return RlRecord(key=key, inputs=pins, skipped=refusal)
     start = ctx.workspace.open_artifact(sft.artifacts["checkpoint"])
+    use_threads(goal.spec.sampling.threads)  # whatever samples, training computes with them, also in a resumed process
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
         gate = headroom_gate(headroom, goal.spec.rl.headroom)

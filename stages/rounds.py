@@ -1,7 +1,8 @@
 """A round as a sequence of stages: what is open, what would run, and the running of one stage to its record.
 
-Same key, nothing to do: a stage whose inputs did not change repeats the record of the round that has it. Knows no
-orchestrator; flows call `run_stage`.
+Same key, nothing to do: a stage whose inputs did not change repeats the record of the round that has it; so does one whose
+verifier or reward rules alone changed, where a rescore found that they make no difference. Knows no orchestrator; flows
+call `run_stage`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from schemas.base import Digest, digest_of
 from schemas.errors import InputError
 from schemas.record import ABANDONED, STAGES, Record, StageName
 from stages.context import Context
+from stages.goal import foresee
 from stages.keys import key_inputs, stage_key
+from stages.recall import Recall
 from stages.workspace import RECORDS, Workspace
 
 
@@ -59,29 +62,59 @@ def plan(ctx: Context) -> list[Step]:
     """For each stage of the round: done, reused, to be run, or not known yet because a stage before it has to run first."""
     steps: list[Step] = []
     ctx = _Foreseeing(**{item.name: getattr(ctx, item.name) for item in fields(Context)})
+    blocked = False
     for stage in STAGES:
         if ctx.workspace.has(ctx.round, stage):
             steps.append(Step(stage, "done", "its record is written"))
             continue
-        if any(step.action in ("run", "unknown") for step in steps):
+        if blocked:
             steps.append(Step(stage, "unknown", "depends on a stage that has to run first"))
             continue
-        key, _ = key_of(ctx, stage)
-        found = ctx.workspace.reuse(ctx.round, stage, key)
-        if found is None:
-            steps.append(Step(stage, "run", changed(ctx, stage, key), key))
-        else:
-            steps.append(Step(stage, "reuse", f"same key as round {found.reused_from}", key))
+        key, pins = key_of(ctx, stage)
+        found, why = standing(ctx, stage, key, pins)
+        if found is not None:
+            steps.append(Step(stage, "reuse", why, key))
             ctx.foreseen[stage] = found
+            continue
+        steps.append(Step(stage, "run", why or changed(ctx, stage, pins), key))
+        goal = foresee(ctx, key, pins) if stage == "goal" else None
+        if goal is not None:
+            ctx.foreseen["goal"] = goal
+        blocked = goal is None
     return steps
 
 
-def changed(ctx: Context, stage: StageName, key: Digest) -> str:
+def standing(ctx: Context, stage: StageName, key: Digest, pins: dict[str, Digest]) -> tuple[Record | None, str]:
+    """The record of an earlier round that this stage may repeat, and why; None, and what is stale, when it has to run.
+
+    Of equal key; or of one that differs in verifiers and reward rules alone, where a rescore under the new ones found
+    nothing different. Not one that lost attempts to infrastructure, nor one decided by rewards that a rescore flipped.
+    """
+    recall, stale = Recall(ctx.workspace), ""
+    spec = ctx.spec if stage == "goal" else ctx.record("goal").spec
+    for number in reversed([known for known in ctx.workspace.rounds() if known < ctx.round]):
+        record = ctx.workspace.read(number, stage)
+        if record is None or record.infrastructure_errors or record.skipped == ABANDONED:
+            continue
+        made_in = record.reused_from or number
+        by = None if record.key == key else recall.judged_alike(record, made_in, pins)
+        if record.key != key and by is None:
+            continue
+        flipped = recall.flipped_in(record) if spec.stale == "refuse" else 0
+        if flipped:
+            stale = stale or f"stale: {flipped} of the rewards that decided round {number}'s were flipped by a rescore"
+            continue
+        same = "same key as" if by is None else f"judged alike by rescore {by}:"
+        kept = {"key": key, "inputs": pins, "reused_from": made_in, "rescored_by": by or record.rescored_by}
+        return record.model_copy(update=kept), f"{same} round {made_in}"
+    return None, stale
+
+
+def changed(ctx: Context, stage: StageName, pins: dict[str, Digest]) -> str:
     """Which inputs differ from the last round's, by name."""
     earlier = ctx.earlier(stage)
     if not earlier:
         return "never run"
-    _, pins = key_of(ctx, stage)
     before: dict[str, Digest] = earlier[-1].inputs
     names = sorted(name for name in {*pins, *before} if pins.get(name) != before.get(name))
     lost = f"the last one lost {earlier[-1].infrastructure_errors} attempts to infrastructure"
@@ -104,7 +137,7 @@ def run_stage(ctx: Context, stage: StageName) -> Record:
             raise InputError(f"round {ctx.round}: {stage} needs {before} first; run `postloop run --until {stage}`")
     began = time.monotonic()
     key, pins = key_of(ctx, stage)
-    record = ctx.workspace.reuse(ctx.round, stage, key)
+    record, _ = standing(ctx, stage, key, pins)
     if record is None:
         made: Record = _module(stage).run(ctx, key, pins)
         record = made

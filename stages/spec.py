@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from schemas.base import Json
 from schemas.errors import InputError, SpecError
 from schemas.goal import GoalSpec
+from schemas.rewards import RewardRules
 from stages.spec_checks import checks
 from stages.spec_words import Place, shown, worded
 
@@ -70,6 +71,23 @@ def load_spec(path: Path) -> GoalSpec:
     if reader.problems or spec is None:
         raise SpecError(_lines(reader.problems, path.name))
     return spec
+
+
+def load_rules(root: Path, name: str) -> RewardRules:
+    """Reward rules in a file of the workspace `root`. Raises SpecError as `load_spec` does, InputError without a file."""
+    reader = _Reader(root, name)
+    node = reader.read(name)
+    rules = None
+    if node is not None:
+        try:
+            rules = RewardRules.model_validate_json(json.dumps(_plain(node)), strict=True)
+        except ValidationError as failed:
+            for error in failed.errors(include_url=False):
+                place, at = _locate(node, error["loc"])
+                reader.problems.append(Problem(at.file, at.line, place, worded(dict(error), error["loc"])))
+    if reader.problems or rules is None:
+        raise SpecError(_lines(reader.problems, name))
+    return rules
 
 
 def dump_default(kind: Literal["default", "tiny"] = "default") -> str:

@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,14 @@ from pydantic import ValidationError
 
 from schemas.artifact import ArtifactRef
 from schemas.backflow import BackflowRecord
-from schemas.base import SCHEMA_VERSION, Digest
+from schemas.base import SCHEMA_VERSION
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, InputError, IntegrityError
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
 from schemas.pins import RunPin
 from schemas.record import STAGES, Record, StageName
+from schemas.rescore import Rescore
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from stages import artifacts, git, pins
@@ -46,7 +47,8 @@ RECORDS: dict[StageName, type[Record]] = {
     "evaluation": EvaluationRecord,
     "backflow": BackflowRecord,
 }
-_STORE = ("rounds", "artifacts", "datasets", "reports")
+_STORE = ("rounds", "rescores", "artifacts", "datasets", "reports")
+_RECORDED = ("rounds", "rescores")  # folders of records
 # By the shape of a name, and folders only: DVC reads `/artifacts/*/*` as ignoring artifacts/data/ itself, and then a
 # person's own `dvc checkout` or `dvc push` silently finds no pointer.
 _IGNORE = """\
@@ -217,17 +219,6 @@ class Workspace:
         path = self.folder(number) / "pins.json"
         return RunPin.model_validate_json(path.read_bytes()) if path.is_file() else None
 
-    def reuse(self, number: int, stage: StageName, key: Digest) -> Record | None:
-        """The latest earlier record of equal key, to be committed again in round `number`.
-
-        Not one that lost attempts to infrastructure: they are made again.
-        """
-        for earlier in reversed([known for known in self.rounds() if known < number]):
-            record = self.read(earlier, stage)
-            if record is not None and record.key == key and not record.infrastructure_errors:
-                return record.model_copy(update={"reused_from": record.reused_from or earlier})
-        return None
-
     def commit(self, number: int, record: Record, telemetry: Mapping[str, Any]) -> None:
         """Make the stage done: artifacts to DVC, telemetry, pins, then the record, then git.
 
@@ -240,7 +231,7 @@ class Workspace:
         subject = f"round {number}: {record.stage}"
         sidecar = pretty(json.loads(json.dumps(telemetry, default=str)))
         with disk_errors(subject):
-            self._track(record)
+            self._track(record.artifacts.values())
             folder = self.folder(number)
             make_folder(folder / "telemetry")
             write_durably(folder / "telemetry" / f"{record.stage}.json", sidecar)
@@ -249,9 +240,33 @@ class Workspace:
             write_durably(folder / f"{record.stage}.json", pretty(record.model_dump(mode="json")))
         git.commit(self.root, [*self._specs(), *self._files_of(number, record)], subject)
 
-    def _track(self, record: Record) -> None:
+    def rescores(self) -> list[Rescore]:
+        """Records of `postloop rescore`, oldest first. Raises IntegrityError when one is damaged."""
+        found = []
+        for path in sorted((self.root / "rescores").glob("[0-9]*.json")):
+            name = path.relative_to(self.root).as_posix()
+            try:
+                found.append(Rescore.model_validate_json(path.read_bytes()))
+            except ValueError as error:
+                first = str(error).splitlines()[0]
+                raise IntegrityError(
+                    f"{name}: not a rescore record: {first}; restore it with `git checkout -- {name}`"
+                ) from error
+        return found
+
+    def commit_rescore(self, record: Rescore) -> None:
+        """As `commit`: artifacts to DVC, then the record, then git."""
+        self._require_lock()
+        subject = f"rescore {record.number}"
+        with disk_errors(subject):
+            self._track(record.artifacts.values())
+            make_folder(self.root / "rescores")
+            write_durably(self.root / _rescore_file(record.number), pretty(record.model_dump(mode="json")))
+        git.commit(self.root, _files_of_rescore(record), subject)
+
+    def _track(self, refs: Iterable[ArtifactRef]) -> None:
         present = []
-        for ref in record.artifacts.values():
+        for ref in refs:
             if (self.root / ref.path).is_dir():
                 present.append(ref.path)
             elif not (self.root / f"{ref.path}.dvc").is_file():
@@ -300,6 +315,12 @@ class Workspace:
                     self.root, self._files_of(number, record), message
                 ):
                     messages.append(message)
+        for rescored in self.rescores() if any(name.startswith("rescores/") for name in waiting) else ():
+            message = f"rescore {rescored.number}"
+            if _rescore_file(rescored.number) in waiting and git.commit(
+                self.root, _files_of_rescore(rescored), message
+            ):
+                messages.append(message)
         return messages
 
     def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
@@ -310,7 +331,8 @@ class Workspace:
             write_durably(path, pretty(derived))
 
     def _uncommitted(self) -> list[str]:
-        return git.uncommitted(self.root, ["rounds"]) if (self.root / "rounds").is_dir() else []
+        folders = [name for name in _RECORDED if (self.root / name).is_dir()]
+        return git.uncommitted(self.root, folders) if folders else []
 
     def _specs(self) -> list[str]:
         """What people write and has changed: specs, decisions, the schedule; nothing git ignores."""
@@ -321,13 +343,13 @@ class Workspace:
 
     def _files_of(self, number: int, record: Record) -> list[str]:
         names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")
-        content = [f"{ref.path}{end}" for ref in record.artifacts.values() for end in (".dvc", ".manifest.json")]
-        return [*(f"rounds/{number:04d}/{name}" for name in names), *content]
+        return [*(f"rounds/{number:04d}/{name}" for name in names), *_pointers(record.artifacts.values())]
 
     def refs(self) -> list[ArtifactRef]:
         """Every artifact that some record names, once, sorted by path."""
-        records = [record for number in self.rounds() for record in self.records(number).values()]
-        found = {ref.path: ref for record in records for ref in record.artifacts.values()}
+        records = [record.artifacts for number in self.rounds() for record in self.records(number).values()]
+        records += [record.artifacts for record in self.rescores()]
+        found = {ref.path: ref for artifacts in records for ref in artifacts.values()}
         return [found[path] for path in sorted(found)]
 
     def verify(self) -> list[str]:
@@ -335,7 +357,7 @@ class Workspace:
         problems = [
             f"{name}: differs from its commit; restore it with `git checkout -- {name}`"
             for name in self._uncommitted()
-            if re.fullmatch(r"rounds/\d{4,}/[a-z]+\.json", name)
+            if re.fullmatch(r"rounds/\d{4,}/[a-z]+\.json|rescores/\d{4,}\.json", name)
         ]
         for number in self.rounds():
             for stage in STAGES:
@@ -343,6 +365,10 @@ class Workspace:
                     self.read(number, stage)
                 except IntegrityError as error:
                     problems.append(str(error))
+        try:
+            self.rescores()
+        except IntegrityError as error:
+            problems.append(str(error))
         if any("not a " in problem for problem in problems):
             return problems
         return problems + [problem for ref in self.refs() for problem in artifacts.problems_of(self, ref)]
@@ -371,6 +397,18 @@ class Workspace:
         if still:
             raise IntegrityError(still[0])
         return [ref.path for ref in bad]
+
+
+def _rescore_file(number: int) -> str:
+    return f"rescores/{number:04d}.json"
+
+
+def _files_of_rescore(record: Rescore) -> list[str]:
+    return [_rescore_file(record.number), *_pointers(record.artifacts.values())]
+
+
+def _pointers(refs: Iterable[ArtifactRef]) -> list[str]:
+    return [f"{ref.path}{end}" for ref in refs for end in (".dvc", ".manifest.json")]
 
 
 _HELD: dict[Path, int] = {}  # workspaces that this process writes to -> descriptor of the lock

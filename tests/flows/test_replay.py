@@ -23,7 +23,8 @@ from schemas.goal import GoalRecord
 from schemas.replay import Level, Replay
 from schemas.trajectory import Attempt
 from stages import replay as subject
-from stages.replay import Recorded, recorded, steady
+from stages.recorded import Recorded, recorded
+from stages.replay import steady
 from stages.workspace import Workspace
 
 LEVELS: tuple[Level, ...] = ("L0", "L1")

@@ -113,21 +113,6 @@ def test_records_are_sorted_indented_json_and_written_once(space: Workspace) -> 
             space.commit(1, data_record(space, "two"), {})
 
 
-def test_an_equal_key_is_reused_from_the_round_that_made_it(space: Workspace) -> None:
-    with space.lock():
-        space.commit(1, data_record(space), {})
-        again = space.reuse(2, "data", KEY)
-        assert again is not None
-        assert again.reused_from == 1
-        space.commit(2, again, {})
-        third = space.reuse(3, "data", KEY)
-        assert third is not None
-        assert third.reused_from == 1
-        assert third.content_digest() == data_record(space).content_digest()
-        assert space.reuse(3, "data", "1" * 64) is None
-        assert space.reuse(1, "data", KEY) is None
-
-
 def test_a_damaged_record_and_one_of_the_future_are_refused_in_one_line(space: Workspace) -> None:
     with space.lock():
         space.commit(1, data_record(space), {})
