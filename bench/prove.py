@@ -125,6 +125,10 @@ def _replay(work: Path, out: Path) -> list[str]:
     return ["bench.replay", "--folder", str(work), "--out", str(out)]
 
 
+def _hole(work: Path, out: Path) -> list[str]:
+    return ["bench.hole", "--folder", str(work), "--out", str(out)]
+
+
 def _vllm(work: Path, out: Path) -> list[str]:
     return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
 
@@ -196,6 +200,11 @@ def _says_replay(r: dict[str, Any]) -> str:
     return f"{same} of {asked} identical twice; sampled again {again.get('identical', 0)} of {sum(again.values())} identical"
 
 
+def _says_hole(r: dict[str, Any]) -> str:
+    before, after = (r["buckets"][number].get("verifier_hole", 0) for number in ("1", "3"))
+    return f"{r['flips']['told']} flips of {r['attempts']}, {r['uses']}; verifier_hole {before}, then {after}"
+
+
 def _says_kill(r: dict[str, Any]) -> str:
     return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
@@ -262,6 +271,12 @@ PARTS: dict[str, Part] = {
         _replay,
         (*EVERYTHING, "bench/replay.py"),
         _says_replay,
+    ),
+    "hole": Part(
+        "a planted verifier hole: flips, what had used them, the rebuild",
+        _hole,
+        (*EVERYTHING, "bench/hole.py"),
+        _says_hole,
     ),
     "noop": Part(
         "seconds of a run with nothing to do",

@@ -7,7 +7,7 @@ is measured once. INCONCLUSIVE never promotes. The held-out suites measure; noth
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from evals.gates import goal_met, promotes, promotion_gate, retention_gate
@@ -29,6 +29,7 @@ from stages.checkpoints import Place, fetch_base, final_checkpoint, folder_of, p
 from stages.context import Context
 from stages.equipment import Equipment, equip, errors_in
 from stages.keys import code_digest, libraries_digest
+from stages.recall import Recall
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
@@ -129,16 +130,11 @@ def _measure(
     """Attempts by suite of one policy; those of an earlier round when everything that decides them is equal and none of
     them was lost to infrastructure."""
     spec = goal.spec
-    audit = goal.bundles.audit_verifier or ""
-    sections = rollout_sections(goal)
-    sections["temperature"] = spec.evaluation.temperature
     suites = {suite.name: select(tasks, suite, spec.seed) for suite in spec.evaluation.suites}
     members: Json = {
         suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites
     }
-    own = [code_digest("evaluation"), libraries_digest("evaluation")]
-    identity = digest_of([weights, members, audit, sections, bench_pins(goal), own])[:12]
-    label = f"attempts-{identity}"
+    label = _label(goal, weights, members)
     before = [record.artifacts[label] for record in ctx.earlier("evaluation") if label in record.artifacts]
     found = before[-1] if before else kept(ctx.workspace, "evaluation", label)
     if found is not None:
@@ -146,6 +142,59 @@ def _measure(
         known = {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
         if not any(map(errors_in, known.values())):
             return found, known
+    attempts = _rescored(ctx, goal, weights, members, tasks) or _attempted(ctx, bench, name, where, weights, suites)
+
+    def write(target: Path) -> None:
+        for suite, rows in attempts.items():
+            write_attempts(target / f"{suite}.parquet", rows)
+
+    return store(ctx.workspace, "evaluation", label, write), attempts
+
+
+def _label(goal: GoalRecord, weights: Digest, members: Json) -> str:
+    """Names all that decides the attempts of a policy at these tasks, and their verdicts and rewards."""
+    sections = rollout_sections(goal)
+    sections["temperature"] = goal.spec.evaluation.temperature
+    own = [code_digest("evaluation"), libraries_digest("evaluation")]
+    audit = goal.bundles.audit_verifier or ""
+    return f"attempts-{digest_of([weights, members, audit, sections, bench_pins(goal), own])[:12]}"
+
+
+def _rescored(
+    ctx: Context, goal: GoalRecord, weights: Digest, members: Json, tasks: Sequence[Task]
+) -> dict[str, list[Attempt]] | None:
+    """What this policy did at these tasks under an earlier round's verifiers and rules, where a rescore judged all of it
+    under those of this round: nothing is sampled again. None where a pass was never audited."""
+    recall, rules, kinds = Recall(ctx.workspace), goal.spec.rewards.digest(), {t.digest(): t.kind for t in tasks}
+
+    def stands(attempt: Attempt) -> bool:
+        verifier = goal.bundles.judging(kinds[attempt.trajectory.task])[1]
+        audited = attempt.audit is not None or not attempt.verdict.passed or goal.bundles.audit_verifier is None
+        return audited and (attempt.verdict.verifier, attempt.reward.rules) == (verifier, rules)
+
+    evaluations: list[EvaluationRecord] = ctx.earlier("evaluation") if recall.rescores else []
+    for old in {(then.bundles.digest(), then.spec.rewards.digest()): then for then in ctx.earlier("goal")}.values():
+        judges = {"verifier": old.bundles.verifier, "verifier_of": old.bundles.verifier_of}
+        bundles, spec = goal.bundles.model_copy(update=judges), {"rewards": old.spec.rewards}
+        then = goal.model_copy(update={"bundles": bundles, "spec": goal.spec.model_copy(update=spec)})
+        label = _label(then, weights, members)
+        for ref in [record.artifacts[label] for record in evaluations if label in record.artifacts][-1:]:
+            tables = sorted(ctx.workspace.open_artifact(ref).glob("*.parquet"))
+            now = {table.stem: [recall.of(attempt) for attempt in read_attempts(table)] for table in tables}
+            if all(stands(attempt) for rows in now.values() for attempt in rows):
+                return {suite: [_audited_as_pass(attempt) for attempt in rows] for suite, rows in now.items()}
+    return None
+
+
+def _audited_as_pass(attempt: Attempt) -> Attempt:
+    """Only passes are audited: an audit of what passes no more is no part of the gap."""
+    return attempt if attempt.verdict.passed else attempt.model_copy(update={"audit": None})
+
+
+def _attempted(
+    ctx: Context, bench: Equipment, name: str, where: Place, weights: Digest, suites: Mapping[str, Sequence[Task]]
+) -> dict[str, list[Attempt]]:
+    spec = bench.goal.spec
     folder = folder_of(ctx, where)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
@@ -155,12 +204,7 @@ def _measure(
         requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
         attempts[suite.name] = bench.attempt(sampler, requests, setting=bench.deployed(), audit="passes")
     ctx.telemetry.put(f"seconds_a_task_{name}", (time.monotonic() - began) / max(1, sum(map(len, suites.values()))))
-
-    def write(target: Path) -> None:
-        for suite, rows in attempts.items():
-            write_attempts(target / f"{suite}.parquet", rows)
-
-    return store(ctx.workspace, "evaluation", label, write), attempts
+    return attempts
 
 
 def _result(spec: EvaluationSpec, suite: SuiteSpec, name: str, weights: Digest, attempts: list[Attempt]) -> SuiteResult:
