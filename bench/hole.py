@@ -51,6 +51,7 @@ EDITS = (
     (r"held_out: 20", "held_out: 4"),
     (r"retention: 48", "retention: 16"),
     (r"name: held_out, split: held_out, samples: 4", "name: held_out, split: held_out, samples: 2"),
+    (r"(?m)^  k: 4$", "  k: 2"),
     (r"(?m)^(    - \{method: grpo.*)$", r"\1\n    - {method: dpo, name: prefer, steps: 4, groups: 24, group_size: 4}"),
     (r"(?m)^  skills: \[repair, lookup\]$", "  skills: [repair]"),
 )
@@ -102,9 +103,8 @@ def truth(space: Workspace, rounds: list[int]) -> dict[str, Any]:
         assert isinstance(goal, GoalRecord)
         ctx = Context(space, number, goal.spec, cache_folder(), operation="rescore")
         tasks = {task.digest(): task for task in load_tasks(ctx)}
-        folders = sorted(
-            {space.root / ref.path for stage in STAGES if (record := space.read(number, stage)) for ref in record.artifacts.values()}
-        )  # fmt: skip
+        records = [space.read(number, stage) for stage in STAGES]
+        folders = sorted({space.root / ref.path for record in records if record for ref in record.artifacts.values()})
         with equip(ctx, goal) as bench:
             runner = bench.runner
             verifier = Verifier(Bundle(builtin("cases")), runner.environment, runner.root, runner.engine, runner.limits)
@@ -234,7 +234,7 @@ def main() -> int:
         ["flips, told and found the long way", f"{result['flips']['told']}, {result['flips']['found']}"],
         *([f"stale: {use}", count] for use, count in result["uses"].items()),
         ["stale: checkpoint", result["checkpoints"]["told"]],
-        ["bucket verifier_hole, before and after", f"{result['buckets']['1'].get('verifier_hole', 0)}, {result['buckets']['3'].get('verifier_hole', 0)}"],
+        ["bucket verifier_hole, before and after", ", ".join(str(result["buckets"][n].get("verifier_hole", 0)) for n in "13")],
         ["stale uses in the rebuilt round", result["rebuild"]["stale_uses"]],
     ]  # fmt: skip
     print(table(["a planted hole", ""], rows))

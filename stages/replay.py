@@ -8,8 +8,8 @@ decides the last bits of the logits (He et al. 2025, Defeating Nondeterminism in
 Everything that decides comes from the round's records: bundles run from their stored trees, the image is compared with its
 pin, tasks with their digests. What the spec calls volatile (`environment.volatile`) is made equal before two texts are
 compared, and nothing else is.
-Not covered: attempts that infrastructure broke, which have no outcome; sampling again with the adapter of an optimizer
-step, or from a server that composes its batches by itself.
+Not covered: attempts that infrastructure broke, which have no outcome; sampling again in a phase of RL behind another one,
+or from a server that composes its batches by itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Task
-from schemas.trajectory import Trajectory
+from schemas.trajectory import Sampling, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.attempts import read_attempts
 from stages.checkpoints import fetch_base
@@ -37,9 +37,10 @@ from stages.equipment import Equipment, equip
 from stages.keys import libraries_digest
 from stages.recorded import Recorded
 from stages.rollout import RolloutRequest, Setting, rollout
-from stages.samplers import Sampler, open_sampler
+from stages.samplers import Sampler, open_sampler, use_threads
 from stages.samplers.recorded_sampler import RecordedSampler
 from stages.tasks import load_tasks
+from stages.trainers.steps import find_step, step_sampler
 from stages.workspace import Workspace
 
 PART = 256  # attempts between two words about progress
@@ -308,7 +309,7 @@ def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     wanted = {one.attempt.trajectory.id: one for one in part}
     rows = [attempt.trajectory for attempt in read_attempts(part[0].table)]
     answers: list[Replay] = []
-    for batch in chunks(rows, rows[0].sampling.batch):
+    for batch in _batches(rows):
         mine = [wanted[row.id] for row in batch if row.id in wanted]
         if not mine:
             continue
@@ -319,6 +320,18 @@ def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
         now = {trajectory.id: trajectory for trajectory in _sample(bench, batch)}
         answers += [_compared(one, now) for one in mine]
     return answers
+
+
+def _batches(rows: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
+    """Rows that were decoded together, each in its place; a scripted policy records none, and its batches do not matter."""
+    places = [row.turns[0].place if row.turns else None for row in rows]
+    if None in places:
+        return chunks(rows, rows[0].sampling.batch)
+    found: dict[str, list[tuple[int, Trajectory]]] = {}
+    for row, place in zip(rows, places, strict=True):
+        assert place is not None
+        found.setdefault(place.batch, []).append((place.row, row))
+    return [[row for _, row in sorted(batch, key=lambda item: item[0])] for batch in found.values()]
 
 
 def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
@@ -335,8 +348,9 @@ def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     places = [turn.place for row in batch for turn in row.turns[:1] if turn.place is not None]
     if any(place.rows != len(batch) for place in places):
         return f"its batch had {places[0].rows} rows, the table keeps {len(batch)} of them; it cannot be made again"
-    if first.sampling.engine == "transformers" and _folder(bench, min(policies)) is None:
-        return f"policy {min(policies)[:12]} is no checkpoint of its round: the weights of a step in training are not kept whole"
+    policy = min(policies)
+    if first.sampling.engine == "transformers" and _folder(bench, policy) is None and _step(bench, policy) is None:
+        return f"policy {policy[:12]} is neither a checkpoint nor a kept step of its round: a phase behind another one"
     return None
 
 
@@ -353,16 +367,35 @@ def _folder(bench: Bench, policy: str) -> Path | None:
     return None
 
 
+def _step(bench: Bench, policy: str) -> tuple[Path, Path] | None:
+    """Start and adapter of the optimizer step whose policy this was."""
+    ctx = bench.context
+    rl = ctx.workspace.read(ctx.round, "rl")
+    if not isinstance(rl, RlRecord) or rl.checkpoint is None or rl.checkpoint.parent is None:
+        return None
+    start = _folder(bench, rl.checkpoint.parent)
+    adapter = find_step(ctx.workspace.open_artifact(rl.artifacts["adapter"]), rl.checkpoint.parent, policy)
+    return (start, adapter) if start and adapter else None
+
+
+def _sampler(bench: Bench, policy: str, sampling: Sampling) -> Sampler:
+    ctx = bench.context
+    folder = _folder(bench, policy)
+    step = _step(bench, policy) if folder is None and sampling.engine == "transformers" else None
+    if step is not None:
+        use_threads(sampling.threads)
+        return step_sampler(*step, policy)
+    tasks = {task.id: task for task in bench.tasks.values()}
+    return open_sampler(sampling, folder or fetch_base(ctx, bench.equipment.goal), ctx.runtime, tasks)
+
+
 def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
-    goal, ctx = bench.equipment.goal, bench.context
-    sampling = batch[0].sampling
+    ctx, sampling = bench.context, batch[0].sampling
     policy = next((turn.policy for row in batch for turn in row.turns), "")
     known = f"{policy} {sampling.engine}"
     if known not in bench.samplers:
         bench.samplers.clear()
-        folder = _folder(bench, policy) or fetch_base(ctx, goal)
-        tasks = {task.id: task for task in bench.tasks.values()}
-        bench.samplers[known] = open_sampler(sampling, folder, ctx.runtime, tasks)
+        bench.samplers[known] = _sampler(bench, policy, sampling)
     setting = replace(bench.equipment.setting(), sampling=sampling, batch=sampling.batch)
     asked = [replace(_forced(bench, row), parent=None, prefix_turn=0) for row in batch]
     made, _ = rollout(

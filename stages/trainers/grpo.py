@@ -18,7 +18,6 @@ sample. Not covered: replay of old groups, sampling by a server.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import tempfile
 from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from schemas.base import Digest, digest_of
+from schemas.base import Digest
 from schemas.errors import InputError
 from schemas.rl import GrpoPhase
 from schemas.trajectory import Sampling
@@ -35,6 +34,7 @@ from stages.samplers import Sampler
 from stages.trainers import common
 from stages.trainers.common import Progress, silent
 from stages.trainers.groups import Group, Member, Step, lay_out
+from stages.trainers.steps import policy_of
 
 # (sampler over the live policy, optimizer step from 0) -> at most `groups` groups of `group_size` members, and the
 # numbers of that sampling (zero_spread, invalid_calls, ...), which become curves. The sampler is valid during the call.
@@ -193,8 +193,9 @@ class _Feed:
         """Digest of the policy; its adapter is stored, unless it is the empty one that training begins with."""
         if step == 0:
             return self.origin
-        weights = common.save_adapter(model, self.out_adapter / "steps" / f"{step:04d}")
-        return digest_of([self.origin, hashlib.sha256(weights.read_bytes()).hexdigest()])
+        folder = self.out_adapter / "steps" / f"{step:04d}"
+        common.save_adapter(model, folder)
+        return policy_of(self.origin, folder)
 
     def _point_sampler(self, merged: Any, policy: Digest, step: int) -> None:
         from stages.samplers.transformers_sampler import TransformersSampler
