@@ -125,6 +125,10 @@ def _replay(work: Path, out: Path) -> list[str]:
     return ["bench.replay", "--folder", str(work), "--out", str(out)]
 
 
+def _composition(work: Path, out: Path) -> list[str]:
+    return ["bench.composition", "--out", str(out)]
+
+
 def _hole(work: Path, out: Path) -> list[str]:
     return ["bench.hole", "--folder", str(work), "--out", str(out)]
 
@@ -200,6 +204,13 @@ def _says_replay(r: dict[str, Any]) -> str:
     return f"{same} of {asked} identical twice; sampled again {again.get('identical', 0)} of {sum(again.values())} identical"
 
 
+def _says_composition(r: dict[str, Any]) -> str:
+    rows = r["dtypes"].items()
+    found = [f"{dtype} {row['alone']['identical_tokens']} of {row['alone']['of']} alone" for dtype, row in rows]
+    cost = r["dtypes"]["float32"]["alone"]["times_as_long"]
+    return f"same tokens as in one batch: {', '.join(found)}; alone takes {cost} times as long"
+
+
 def _says_hole(r: dict[str, Any]) -> str:
     before, after = (r["buckets"][number].get("verifier_hole", 0) for number in ("1", "3"))
     return f"{r['flips']['told']} flips of {r['attempts']}, {r['uses']}; verifier_hole {before}, then {after}"
@@ -271,6 +282,12 @@ PARTS: dict[str, Part] = {
         _replay,
         (*EVERYTHING, "bench/replay.py"),
         _says_replay,
+    ),
+    "composition": Part(
+        "the same seeds in batches composed otherwise, fp32 and bf16",
+        _composition,
+        ("stages/samplers/**/*", "bench/composition.py", "requirements.lock"),
+        _says_composition,
     ),
     "hole": Part(
         "a planted verifier hole: flips, what had used them, the rebuild",

@@ -138,10 +138,12 @@ def attempt_metrics(
     | score, reward | scored attempts | share of checks passed; what the reward rules made of it |
     | scored | attempts | 1 when scored, else 0: what the other means leave out |
     | violations | scored attempts | 1 when the verifier saw any |
+    | audit_gap | scored attempts, without passes that have no audit | 1 when it passed and the audit verifier says it did not |
     | parse_rate, invalid_calls | turns | parsed as an action, did not |
     | submitted, unchanged, truncated, forbidden | finished trajectories | 1 when it was so |
     | tool_calls, turns, tokens | finished trajectories | count an attempt; generated tokens |
-    `k` itself is in the key: pass@4. `errors` counts the attempts that a mean leaves out.
+    `k` itself is in the key: pass@4. `errors` counts the attempts that a mean leaves out. Without an audit verifier there
+    is no audit_gap.
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     scored = [a for a in attempts if _scored(a)]
@@ -150,6 +152,9 @@ def attempt_metrics(
     result = _pass_metrics(scored, k, lost, how)
     for name, rows in _score_rows(scored).items():
         result[name] = ratio(rows, lost, span=None if name in UNBOUNDED else SHARE, **how)
+    if any(a.audit is not None for a in scored):
+        gaps = [(a.trajectory.origin, float(contested(a)), 1.0) for a in scored if not unaudited(a)]
+        result["audit_gap"] = ratio(gaps, lost + len(scored) - len(gaps), span=SHARE, **how)
     result["scored"] = estimate([(a.trajectory.origin, float(_scored(a))) for a in attempts], **how)
     for name, rows in _conduct_rows(done).items():
         result[name] = ratio(rows, unfinished, span=None if name in UNBOUNDED else SHARE, **how)
@@ -168,6 +173,16 @@ def by_family(
         family: estimate(pass_shares(rows).values(), sum(not _scored(a) for a in rows), **how)
         for family, rows in sorted(families.items())
     }
+
+
+def contested(attempt: Attempt) -> bool:
+    """The training verifier passes it and the audit verifier does not."""
+    return bool(attempt.verdict.passed and attempt.audit and attempt.audit.passed is False)
+
+
+def unaudited(attempt: Attempt) -> bool:
+    """A pass without the audit verifier's word for or against it. What does not pass needs none."""
+    return bool(attempt.verdict.passed and (attempt.audit is None or attempt.audit.status is not Status.SCORED))
 
 
 def audit_gap(attempts: Iterable[Attempt]) -> float | None:

@@ -21,13 +21,14 @@ ALARMS = (
     ("zero_spread", "zero_spread_above", "nearly all groups are all right or all wrong: other tasks, or no RL here"),
     ("invalid_calls", "invalid_calls_above", "turns do not parse: the protocol is a matter for SFT, not for RL"),
 )
+AUDIT_LAG = "training reward rises and the audit does not follow: the policy may have found a hole in the verifier"
 SAMPLER_GAP = "sampler and trainer disagree before any update: look at template, dtype and temperature"
 
 
 def alarms(
     curves: Mapping[str, Sequence[float | None]], sampler_gap: Mapping[str, float], monitors: Monitors
 ) -> list[Alarm]:
-    """Every alarm that sounded, `sampler_gap` (its mean, before step 1) first, then in the order of ALARMS.
+    """Every alarm that sounded, `sampler_gap` (its mean, before step 1) first, then in the order of ALARMS, `audit_lag` last.
 
     curves: name -> one value an optimizer step; Alarm.step counts from 0.
     """
@@ -43,4 +44,20 @@ def alarms(
             if value < threshold if field.endswith("_below") else value > threshold:
                 found.append(Alarm(name=name, value=value, threshold=threshold, step=step, meaning=meaning))
                 break
-    return found
+    return found + _audit_lag(curves.get("solved", ()), curves.get("contested", ()), monitors.audit_lag_above)
+
+
+def _audit_lag(
+    solved: Sequence[float | None], contested: Sequence[float | None], threshold: float | None
+) -> list[Alarm]:
+    """The first step at which more is solved than at the first measured one, and `threshold` more of it is contested."""
+    pairs = zip(solved, contested, strict=False)
+    known = [(step, *pair) for step, pair in enumerate(pairs) if pair[0] is not None and pair[1] is not None]
+    if threshold is None or not known:
+        return []
+    _, at_first, against_at_first = known[0]
+    for step, share, against in known:
+        growth = (against or 0.0) - (against_at_first or 0.0)
+        if (share or 0.0) > (at_first or 0.0) and growth > threshold:
+            return [Alarm(name="audit_lag", value=growth, threshold=threshold, step=step, meaning=AUDIT_LAG)]
+    return []

@@ -26,6 +26,10 @@ class Monitors(Frozen):
     sampler_gap_above: float | None = Field(
         default=0.05, description="mean |log p sampler - log p trainer| before step 1, nats"
     )
+    audit_lag_above: float | None = Field(
+        default=0.1,
+        description="growth since step 0 of the share of rollouts that the training verifier passes and the audit does not",
+    )
 
 
 class GrpoPhase(Frozen):

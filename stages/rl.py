@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from evals.gates import headroom_gate, may_train
+from evals.metrics import contested, unaudited
 from evals.monitors import alarms
 from schemas.base import Digest, Json, digest_of
 from schemas.errors import InputError
@@ -194,7 +195,7 @@ def sample_groups(
 ) -> list[list[Attempt]]:
     """One group of `size` attempts a task, on one policy. `salt` separates the seeds of one step from another's."""
     requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]))
-    attempts = bench.attempt(sampler, requests)
+    attempts = bench.attempt(sampler, requests, audit="passes")
     return [attempts[start : start + size] for start in range(0, len(attempts), size)]
 
 
@@ -257,6 +258,9 @@ def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
     if rewards:
         measured |= {"reward": float(np.mean(rewards)), "reward_std": float(np.std(rewards))}
         measured["solved"] = float(np.mean([bool(a.verdict.passed) for a in attempts if a.reward.value is not None]))
+    if any(a.audit is not None for a in attempts):
+        known = [contested(a) for a in attempts if a.reward.value is not None and not unaudited(a)]
+        measured |= {"contested": float(np.mean(known))} if known else {}
     if turns:
         measured["length"] = float(np.mean([len(turn.completion_ids) for turn in turns]))
         measured["invalid_calls"] = float(np.mean([turn.parse_error is not None for turn in turns]))

@@ -218,6 +218,10 @@ def test_the_audit_gap_is_what_the_training_verifier_lets_pass_alone(make_task, 
     ]
     assert audit_gap(attempts) == 0.5
     assert audit_gap(attempts[2:]) is None
+    found = attempt_metrics([*attempts, make_attempt(task, 3, True)], 1)["audit_gap"]
+    assert found.value == pytest.approx(1 / 3), "what failed is not contested, and a pass without an audit is left out"
+    assert (found.n, found.errors) == (3, 1)
+    assert "audit_gap" not in attempt_metrics(attempts[2:], 1)
 
 
 def test_only_groups_with_different_rewards_count_as_mixed():

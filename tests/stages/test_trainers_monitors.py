@@ -31,7 +31,7 @@ CROSSING = {
 
 
 def test_every_monitor_of_the_spec_has_an_alarm() -> None:
-    assert {field for _, field, _ in ALARMS} | {"sampler_gap_above"} == set(Monitors.model_fields)
+    assert {field for _, field, _ in ALARMS} | {"sampler_gap_above", "audit_lag_above"} == set(Monitors.model_fields)
     assert {name for name, _, _ in ALARMS} == set(CALM) == set(CROSSING)
 
 
@@ -68,3 +68,19 @@ def test_an_alarm_does_not_sound_at_its_threshold() -> None:
 def test_importing_loads_no_torch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("solved", "contested", "step"),
+    [
+        ([0.2, 0.3, 0.5], [0.0, 0.05, 0.3], 2),
+        ([0.2, 0.3, 0.5], [0.3, 0.3, 0.35], None),  # a hole as large as before: the gap says so, not its growth
+        ([0.5, 0.4, 0.3], [0.0, 0.1, 0.3], None),  # nothing rises
+        ([None, 0.2, 0.4], [None, 0.0, 0.2], 2),  # step 0 was not measured
+        ([0.2, 0.5], [None, None], None),  # no audit verifier
+    ],
+)
+def test_an_alarm_sounds_when_the_training_reward_rises_and_the_audit_does_not(solved, contested, step):
+    found = alarms({"solved": solved, "contested": contested}, {}, Monitors())
+    assert [alarm.step for alarm in found if alarm.name == "audit_lag"] == ([] if step is None else [step])
+    assert alarms({"solved": solved, "contested": contested}, {}, Monitors(audit_lag_above=None)) == []
