@@ -9,6 +9,7 @@ Not covered: a way back from a document to an Attempt. It does not say what a re
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -24,7 +25,7 @@ from environments.formats.folder import shown
 from reports.text import one_line
 from schemas.atif import ATIF, ForeignEntry
 from schemas.atif import Trajectory as Document
-from schemas.base import canonical, digest_of
+from schemas.base import canonical
 from schemas.errors import InputError, SpecError
 from schemas.trajectory import Attempt, Trajectory, Turn
 
@@ -176,8 +177,8 @@ class Foreign:
 def read_all(paths: Iterable[Path]) -> list[Foreign]:
     """The documents of these files, and of the *.json directly in these folders; equal ones once.
 
-    Raises SpecError with a line `file: field: what` for each file that is refused, at most MAX_PROBLEMS; InputError for
-    a folder without one, or for too much at once.
+    Raises SpecError with a line `file: field: what` for each file that is refused, at most MAX_PROBLEMS, or for a
+    folder without one, or for too much at once.
     """
     files = _files(paths)
     found: dict[str, Foreign] = {}
@@ -208,13 +209,11 @@ def _files(paths: Iterable[Path]) -> list[Path]:
     for path in paths:
         inside = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not inside:
-            raise InputError(
-                f"{shown(path)}: files: no *.json directly in this folder; name the folder that holds them"
-            )
+            raise SpecError([f"{shown(path)}: files: no *.json directly in it; name the folder that holds them"])
         files += inside
     if len(files) > MAX_FILES:
-        raise InputError(
-            f"{shown(files[MAX_FILES])}: files: {len(files)}, at most {MAX_FILES} at once; import them in parts"
+        raise SpecError(
+            [f"{shown(files[MAX_FILES])}: files: {len(files)}, at most {MAX_FILES} at once; import them in parts"]
         )
     return files
 
@@ -248,7 +247,7 @@ def parse(data: bytes, where: str, source: str) -> Foreign:
         model = Document.model_validate(document)
     except ValidationError as error:
         raise InputError(f"{where}: {_first(error)}") from None
-    digest = digest_of(document)
+    digest = hashlib.sha256(content).hexdigest()
     entry = ForeignEntry(
         id=f"{FOREIGN}{digest[:ID_DIGITS]}", digest=digest, source=source, version=model.schema_version,
         agent=one_line(f"{model.agent.name} {model.agent.version}", 80), steps=len(model.steps),
