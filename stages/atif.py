@@ -63,7 +63,7 @@ def document_of(attempt: Attempt) -> dict[str, Any]:
         "session_id": own.id,
         "trajectory_id": own.id,
         "agent": {
-            "name": OURS, "version": own.harness, "model_name": own.turns[-1].policy,
+            "name": OURS, "version": own.harness[:12], "model_name": own.turns[-1].policy,
             "extra": {OURS: {"sampling": own.sampling.model_dump(mode="json")}},
         },
         "steps": [{"step_id": index + 1, **step} for index, step in enumerate(steps)],
