@@ -26,7 +26,7 @@ from bench.common import say, write_json
 from schemas.atif import Trajectory
 from schemas.errors import EXIT_DONE, EXIT_NO, InfrastructureError, PostloopError
 from stages.atif import document_of, parse, text_of
-from stages.replay import recorded
+from stages.recorded import recorded
 from stages.workspace import Workspace
 
 # Run there: for each line whether it is accepted, and whether what the model dumps is the value again.

@@ -15,7 +15,7 @@ from flows.trajectories import import_, show
 from schemas.errors import InputError, IntegrityError, SpecError
 from stages import git, trajectories
 from stages.atif import Foreign, document_of, parse, text_of
-from stages.replay import Recorded, recorded
+from stages.recorded import Recorded, recorded
 from stages.spec import dump_default
 from stages.workspace import IMPORTS, Workspace
 
