@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import canary, compare, hacks, remote, replay, rescore, tasks
+from flows import canary, compare, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
@@ -286,23 +286,7 @@ def status(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
     return EXIT_DONE
 
 
-@command
-def show(
-    name: Annotated[str, typer.Argument(metavar="ID", help="a trajectory id, or the start of one")],
-    workspace: Folder = HERE,
-    as_json: AsJson = False,
-    debug: Debug = False,
-) -> int:
-    """One attempt: its turns, calls, observations, verdict and reward."""
-    from flows.review import attempt_named
-    from reports.tables import attempt as transcript
-
-    number, stage, found = attempt_named(_open(workspace), name)
-    if as_json:
-        print_json({"round": number, "stage": stage, **found.model_dump(mode="json")})
-    else:
-        display(transcript(found))
-    return EXIT_DONE
+command(trajectories.show)
 
 
 @command
@@ -406,6 +390,9 @@ command(tasks.mine, tasks_app)
 command(tasks.validate, tasks_app)
 command(tasks.run, tasks_app)
 command(tasks.export, tasks_app)
+trajectories_app = typer.Typer(no_args_is_help=True, help="trajectories of others")
+app.add_typer(trajectories_app, name="trajectories")
+command(trajectories.import_, trajectories_app, "import")
 command(canary.canary)
 command(compare.compare)
 command(hacks.hacks)

@@ -16,7 +16,10 @@ HERE = Path()
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False))
+    """Texts of models and tasks are in there too: what could move a terminal's cursor is escaped, the value the same."""
+    from reports.text import printable_json
+
+    print(printable_json(json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False)))
 
 
 def display(renderable: Any) -> None:

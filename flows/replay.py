@@ -37,12 +37,14 @@ def replay(
     from stages.recorded import recorded
     from stages.replay import replay as again
     from stages.spec import load_spec
+    from stages.trajectories import refuse_to_replay
     from stages.workspace import Workspace
 
     space = Workspace.open(workspace)
     prepare(space.root)
     if sum((bool(names), everything, bucket is not None)) != 1:
         raise InputError("replay: give ids, --all or --bucket ID, one of them; `postloop failures` lists examples")
+    refuse_to_replay(space, names or [])
     chosen = _chosen(recorded(space), names or [], _members(space, bucket) if bucket is not None else None)
     runtime = load_spec(space.root / "goal.yaml").runtime
     found: list[Any] = []

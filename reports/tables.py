@@ -19,6 +19,8 @@ from rich.text import Text
 
 from reports.text import NONE, clip, estimate, interval, number, one_line, seconds, signed, visible
 from reports.view import POLICIES, RoundView
+from schemas.atif import ContentPart, ForeignEntry, ObservationResult, Step
+from schemas.atif import Trajectory as Document
 from schemas.bucket import Bucket
 from schemas.metrics import Decision, Estimate, Gate
 from schemas.record import STAGES
@@ -30,6 +32,7 @@ __all__ = [
     "attempt",
     "estimate",
     "failures",
+    "foreign",
     "interval",
     "number",
     "plan",
@@ -42,6 +45,7 @@ __all__ = [
 _STYLE = {Decision.GO: "green", Decision.NO_GO: "red", Decision.INCONCLUSIVE: "yellow"}
 _ROUTE_STYLE = {"infrastructure": "red", "undetermined": "dim"}
 BODY_CHARS = 6000
+STEPS_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -311,6 +315,60 @@ def _turn(turn: Turn) -> list[RenderableType]:
             _body(turn.observation),
         ]
     return parts
+
+
+def foreign(entry: ForeignEntry, document: Document) -> RenderableType:
+    """The transcript of an imported document, which says of itself what it says: no verdict or reward of ours."""
+    facts = _facts(
+        ("foreign", f"imported from {entry.source}; nothing runs, trains or measures on it"),
+        ("version", document.schema_version),
+        ("agent", f"{document.agent.name} {document.agent.version}"),
+        ("model", document.agent.model_name),
+        ("session", document.session_id),
+        ("trajectory", document.trajectory_id),
+        ("notes", document.notes),
+    )
+    parts: list[RenderableType] = [Line(_text(entry.id, "bold"), align="left", style="dim"), facts]
+    for step in document.steps[:STEPS_SHOWN]:
+        parts += _step(step)
+    left = len(document.steps) - STEPS_SHOWN
+    parts += [Text(f"… {left} more steps", "dim")] * (left > 0)
+    for name in ("final_metrics", "extra"):
+        value = getattr(document, name)
+        if value is not None:
+            plain = value if isinstance(value, dict) else value.model_dump(mode="json", exclude_unset=True)
+            parts += [Text(name, "bold"), _body(_json(plain))]
+    embedded = document.subagent_trajectories or []
+    parts += [_text(f"embedded trajectory {one.trajectory_id}: {len(one.steps)} steps") for one in embedded[:STEPS_SHOWN]]
+    return Group(*parts)
+
+
+def _step(step: Step) -> list[RenderableType]:
+    copied = ", copied" if step.is_copied_context else ""
+    parts: list[RenderableType] = [
+        Line(Text(f"step {step.step_id}: {step.source}{copied}"), align="left", style="dim"), _body(_content(step.message)),
+    ]  # fmt: skip
+    if step.reasoning_content is not None:
+        parts += [Text("reasoning", "bold"), _body(step.reasoning_content, "dim")]
+    for call in step.tool_calls or ():
+        parts += [_text(f"call {call.tool_call_id}: {call.function_name}", "bold"), _body(_json(call.arguments))]
+    for result in step.observation.results if step.observation else ():
+        parts += _result(result)
+    return parts
+
+
+def _result(result: ObservationResult) -> list[RenderableType]:
+    of = f" of {result.source_call_id}" if result.source_call_id is not None else ""
+    refs = [
+        _text(f"    subagent {ref.trajectory_id or ref.trajectory_path}") for ref in result.subagent_trajectory_ref or ()
+    ]
+    return [_text(f"observation{of}", "bold"), _body(_content(result.content)), *refs]
+
+
+def _content(content: str | list[ContentPart] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(f"[{part.type} {part.source.path}]" if part.source else str(part.text) for part in content)
 
 
 def _json(value: Any) -> str:

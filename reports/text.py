@@ -5,6 +5,7 @@ Not covered: HTML escaping (the page's template engine) and terminal markup (tab
 
 from __future__ import annotations
 
+import json
 import math
 import unicodedata
 
@@ -29,6 +30,17 @@ def _visible_char(char: str) -> str:
         return char
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def printable_json(text: str) -> str:
+    """JSON text with the characters that `visible` escapes inside its strings as JSON escapes: the same value."""
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return "".join(_json_char(char) for char in text)
+
+
+def _json_char(char: str) -> str:
+    return char if char == "\n" or unicodedata.category(char) not in _UNSAFE else json.dumps(char)[1:-1]
 
 
 def one_line(text: str, width: int = 120) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.artifact import ArtifactRef
+from schemas.atif import ForeignImport
 from schemas.backflow import BackflowRecord
 from schemas.base import SCHEMA_VERSION
 from schemas.data import DataRecord
@@ -47,8 +48,9 @@ RECORDS: dict[StageName, type[Record]] = {
     "evaluation": EvaluationRecord,
     "backflow": BackflowRecord,
 }
-_STORE = ("rounds", "rescores", "artifacts", "datasets", "reports")
-_RECORDED = ("rounds", "rescores")  # folders of records
+IMPORTS = "trajectories"  # a record for each import of foreign trajectories
+_RECORDED = ("rounds", "rescores", IMPORTS)  # folders of records
+_STORE = (*_RECORDED, "artifacts", "datasets", "reports")
 # By the shape of a name, and folders only: DVC reads `/artifacts/*/*` as ignoring artifacts/data/ itself, and then a
 # person's own `dvc checkout` or `dvc push` silently finds no pointer.
 _IGNORE = """\
@@ -62,7 +64,8 @@ _README = """\
 
 `goal.yaml` says what is wanted; edit it, then `postloop check` and `postloop run`.
 `rounds/` holds the records, `artifacts/` the content (DVC; `postloop verify` checks every byte), `decisions/` what
-people decided. `git log` is the history of the loop. `.postloop/` holds caches and may be deleted.
+people decided, `trajectories/` what was imported from elsewhere. `git log` is the history of the loop. `.postloop/`
+holds caches and may be deleted.
 """
 
 
@@ -264,6 +267,37 @@ class Workspace:
             write_durably(self.root / _rescore_file(record.number), pretty(record.model_dump(mode="json")))
         git.commit(self.root, _files_of_rescore(record), subject)
 
+    def imports(self) -> list[ForeignImport]:
+        """The records of imported trajectories, sorted by name. Raises IntegrityError when one is damaged."""
+        return [self._import(path) for path in sorted((self.root / IMPORTS).glob("*.json"))]
+
+    def _import(self, path: Path) -> ForeignImport:
+        name = path.relative_to(self.root).as_posix()
+        remedy = f"restore it with `git checkout -- {name}`"
+        try:
+            found = ForeignImport.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise IntegrityError(f"{name}: not a record of an import: {error.errors()[0]['msg']}; {remedy}") from error
+        if name != _import_name(found):
+            raise IntegrityError(f"{name}: not a record of this name, but {_import_name(found)}; {remedy}")
+        if found.schema_version > SCHEMA_VERSION:
+            raise InputError(f"{name}: schema version {found.schema_version}, known {SCHEMA_VERSION}; use a newer postloop")
+        return found
+
+    def commit_import(self, record: ForeignImport) -> None:
+        """Make an import done: its artifact to DVC, then the record, then git. Raises InfrastructureError."""
+        self._require_lock()
+        path = self.root / _import_name(record)
+        with disk_errors(f"import {path.name}"):
+            self._track([record.artifact])
+            make_folder(path.parent)
+            write_durably(path, pretty(record.model_dump(mode="json")))
+        self._commit_import(record)
+
+    def _commit_import(self, record: ForeignImport) -> str | None:
+        message = f"import {len(record.trajectories)} foreign trajectories"
+        return message if git.commit(self.root, [_import_name(record), *_pointers([record.artifact])], message) else None
+
     def _track(self, refs: Iterable[ArtifactRef]) -> None:
         present = []
         for ref in refs:
@@ -284,6 +318,7 @@ class Workspace:
         self._require_lock()
         removed = git.remove_stale_locks(self.root)
         leftovers = [*self.scratch.glob(f"{artifacts.TMP_PREFIX}*"), *self.root.glob("rounds/*/**/.*.tmp")]
+        leftovers += self.root.glob(f"{IMPORTS}/.*.tmp")
         for path in (*leftovers, *self.root.glob("artifacts/*/.*.tmp")):
             removed.append(path.relative_to(self.root).as_posix())
             if path.is_dir() and not path.is_symlink():
@@ -321,6 +356,8 @@ class Workspace:
                 self.root, _files_of_rescore(rescored), message
             ):
                 messages.append(message)
+        if any(name.startswith(f"{IMPORTS}/") for name in waiting):
+            messages += [done for record in self.imports() if (done := self._commit_import(record))]
         return messages
 
     def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
@@ -350,6 +387,7 @@ class Workspace:
         records = [record.artifacts for number in self.rounds() for record in self.records(number).values()]
         records += [record.artifacts for record in self.rescores()]
         found = {ref.path: ref for artifacts in records for ref in artifacts.values()}
+        found |= {record.artifact.path: record.artifact for record in self.imports()}
         return [found[path] for path in sorted(found)]
 
     def verify(self) -> list[str]:
@@ -357,7 +395,7 @@ class Workspace:
         problems = [
             f"{name}: differs from its commit; restore it with `git checkout -- {name}`"
             for name in self._uncommitted()
-            if re.fullmatch(r"rounds/\d{4,}/[a-z]+\.json|rescores/\d{4,}\.json", name)
+            if re.fullmatch(rf"rounds/\d{{4,}}/[a-z]+\.json|rescores/\d{{4,}}\.json|{IMPORTS}/[0-9a-f]+\.json", name)
         ]
         for number in self.rounds():
             for stage in STAGES:
@@ -367,6 +405,7 @@ class Workspace:
                     problems.append(str(error))
         try:
             self.rescores()
+            self.imports()
         except IntegrityError as error:
             problems.append(str(error))
         if any("not a " in problem for problem in problems):
@@ -405,6 +444,10 @@ def _rescore_file(number: int) -> str:
 
 def _files_of_rescore(record: Rescore) -> list[str]:
     return [_rescore_file(record.number), *_pointers(record.artifacts.values())]
+
+
+def _import_name(record: ForeignImport) -> str:
+    return f"{IMPORTS}/{record.artifact.digest[: artifacts.DIGITS]}.json"
 
 
 def _pointers(refs: Iterable[ArtifactRef]) -> list[str]:

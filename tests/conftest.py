@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FINISHED = {f"tests/flows/test_{name}.py" for name in ("cli", "compare", "kill", "loop", "replay", "rescore", "schedule")}
+FINISHED = {
+    f"tests/flows/test_{name}.py"
+    for name in ("cli", "compare", "kill", "loop", "replay", "rescore", "schedule", "trajectories")
+}
 LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
 
 
