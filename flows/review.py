@@ -12,6 +12,8 @@ from schemas.errors import InputError
 from schemas.record import STAGES, Record, StageName
 from schemas.trajectory import Attempt
 from stages.attempts import find_attempts, read_attempts
+from stages.compare import compare
+from stages.recall import Recall
 from stages.spec import load_spec
 from stages.workspace import Workspace
 
@@ -22,6 +24,7 @@ def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: i
     """The view of one round, with up to `depth` rounds before it. Attempts are read only where they are shown."""
     records: dict[StageName, Record] = {s: r for s in STAGES if (r := space.read(number, s)) is not None}
     earlier = [n for n in space.rounds() if n < number]
+    both = with_attempts and earlier and "evaluation" in records and space.has(earlier[-1], "evaluation")
     return RoundView(
         round=number,
         records=records,
@@ -29,6 +32,8 @@ def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: i
         pins=space.pins(number),
         previous=view_of(space, earlier[-1], depth=depth - 1) if earlier and depth > 0 else None,
         attempts=examples(space, records) if with_attempts else (),
+        comparison=compare(space, earlier[-1], number) if both else None,
+        stale=[use for use in Recall(space).uses() if use.round == number] if with_attempts else (),
     )
 
 

@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 from reports.text import decide
 from schemas.backflow import BackflowRecord
 from schemas.bucket import Bucket
+from schemas.compare import Comparison
 from schemas.data import DataRecord
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import Criterion, GoalRecord
 from schemas.metrics import Alarm, Decision, Estimate, Gate, Paired, SuiteResult
 from schemas.pins import RunPin
 from schemas.record import STAGES, Record, StageName
+from schemas.rescore import StaleUse
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.trajectory import Attempt
@@ -67,7 +69,8 @@ class PinChange:
 
 @dataclass(frozen=True)
 class RoundView:
-    """`attempts`: the examples to show, mostly failures; `previous`: the round before, for differences and history."""
+    """`attempts`: the examples to show, mostly failures; `previous`: the round before, for differences and history;
+    `comparison`: with that round; `stale`: what in this one used a reward that a rescore flipped."""
 
     round: int
     records: Mapping[StageName, Record]
@@ -75,6 +78,8 @@ class RoundView:
     pins: RunPin | None = None
     previous: RoundView | None = None
     attempts: Sequence[Attempt] = ()
+    comparison: Comparison | None = None
+    stale: Sequence[StaleUse] = ()
 
     def _record(self, stage: StageName, kind: type[R]) -> R | None:
         record = self.records.get(stage)

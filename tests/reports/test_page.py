@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -12,7 +13,10 @@ from reports import plots
 from reports.page import render
 from reports.text import decide, estimate, number, one_line, seconds, signed, visible
 from reports.view import RoundView
+from schemas.bucket import Route
+from schemas.compare import BucketState, Comparison, Moved
 from schemas.metrics import Decision, Estimate
+from schemas.rescore import StaleUse
 
 ACTIVE = {
     "script",
@@ -213,3 +217,18 @@ def test_the_bound_of_the_interval_decides() -> None:
     assert decide(inside, None, 0.6) is Decision.GO
     assert decide(inside, None, 0.3) is Decision.NO_GO
     assert decide(Estimate(value=None), 0.5, None) is None
+
+
+def test_the_round_before_and_what_is_stale_stand_in_the_page(view: RoundView) -> None:
+    at = est(0.5, 0.4, 0.6)
+    moved = Moved(suite="held_out", metric="pass@1", before=at, after=at, difference=at)
+    bucket = BucketState(id="0" * 12, cause=HOSTILE, family="f", route=Route.SFT, before=3, after=None)
+    both = Comparison(before=1, after=2, pins=[], metrics=[moved], buckets=[bucket])
+    use = StaleUse(use="group_member", round=2, stage="rl", name=HOSTILE, trajectory="rl-1", advantage=0.25, step=3)
+    html = render(replace(view, comparison=both, stale=[use]))
+    assert "Against round 1" in section(html, "evaluation")
+    assert "closed" in section(html, "failures")
+    assert "group member" in section(html, "pins")
+    assert "+0.250" in section(html, "pins")
+    assert '<a href="#stale">1 stale</a>' in html
+    assert not ACTIVE & set(Page(html).tags)
