@@ -220,7 +220,7 @@ def test_the_bound_of_the_interval_decides() -> None:
 
 
 def test_the_round_before_and_what_is_stale_stand_in_the_page(view: RoundView) -> None:
-    at = est(0.5, 0.4, 0.6)
+    at = est(0.5)
     moved = Moved(suite="held_out", metric="pass@1", before=at, after=at, difference=at)
     bucket = BucketState(id="0" * 12, cause=HOSTILE, family="f", route=Route.SFT, before=3, after=None)
     both = Comparison(before=1, after=2, pins=[], metrics=[moved], buckets=[bucket])
