@@ -108,7 +108,7 @@ def test_a_shipped_bundle_imports_only_the_standard_library_and_itself(name: str
 def test_many_large_requests_do_not_block_a_pipe(folder: Path) -> None:
     requests = [{"op": "echo", "id": str(n), "text": str(n) * 200_000} for n in range(20)]
     with Bundle(folder) as bundle:
-        assert [len(reply["said"]) for reply in bundle.ask_many(requests)] == [len(r["text"]) for r in requests]
+        assert [len(reply["said"]) for reply in bundle.ask_each(requests)] == [len(r["text"]) for r in requests]
 
 
 def test_threads_share_one_bundle(folder: Path) -> None:
