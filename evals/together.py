@@ -24,7 +24,7 @@ from schemas.execution import Execution, ExecutionResult, Limits
 if TYPE_CHECKING:
     from evals.verify import FanOut, Ran
 
-FEWEST, MOST = 8, 48  # executions in a sandbox; fewer would not pay, of many more not all get their turn
+FEWEST, MOST = 8, 48  # executions in a sandbox; fewer would not pay, of more not all get their turn
 _NO_ANSWER = (InfrastructureError, ValidationError, LookupError, TypeError, ValueError)
 A = TypeVar("A")
 
@@ -45,8 +45,10 @@ class _Pack(NamedTuple):
     execution: Execution
 
 
-def can_pack(bundle: Bundle) -> bool:
-    return bool(json.loads((bundle.folder / "bundle.json").read_bytes()).get("packs"))
+def most_together(bundle: Bundle) -> int:
+    """How many attempts its packs are for: a number in its bundle.json, MOST where it says true; 0 when it makes none."""
+    packs = json.loads((bundle.folder / "bundle.json").read_bytes()).get("packs")
+    return MOST if packs is True else packs if isinstance(packs, int) else 0
 
 
 def run_together(
@@ -56,10 +58,12 @@ def run_together(
     wanted: dict[str, Wanted],
     parts: Iterable[Sequence[str]],
     fan_out: FanOut,
+    most: int,
 ) -> dict[str, ExecutionResult]:
     """Result by digest of those that could share a sandbox. What is missing has to run alone.
 
-    `parts`: digests, those of a part are in `wanted` once it is taken; all are taken, one when the last one's pack is made.
+    `parts`: lists of digests, which are in `wanted` once the part is taken; all are, each when the pack before it is made.
+    `most`: executions in a part of those whose turn did not come the first time.
     """
     sharing, results = _Sharing(bundle, limits, wanted), dict[str, ExecutionResult]()
     while True:
@@ -73,13 +77,13 @@ def run_together(
         left += [digest for digest, item in said.items() if item == "again"]
         if sharing.broken or not said or len(left) < FEWEST or all(item == "again" for item in said.values()):
             return results
-        parts = parts_of(left)
+        parts = parts_of(left, most)
 
 
-def parts_of(items: Sequence[A]) -> list[Sequence[A]]:
-    """In order, alike in size: one for each core where that leaves FEWEST, several for each where one would hold over MOST."""
+def parts_of(items: Sequence[A], most: int) -> list[Sequence[A]]:
+    """In order, alike in size: one for each core where that leaves FEWEST, several for each where one would hold over `most`."""
     cores, count = len(os.sched_getaffinity(0)), len(items)
-    parts = max(min(cores, count // FEWEST), -(-count // (MOST * cores)) * cores if count > MOST * cores else 1)
+    parts = max(min(cores, count // FEWEST), -(-count // (most * cores)) * cores if count > most * cores else 1)
     ends = [count * number // parts for number in range(parts + 1)]
     return [items[start:end] for start, end in pairwise(ends) if start < end]
 

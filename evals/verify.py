@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from environments.bundles import Bundle, Reply
 from environments.engines import Engine
 from environments.runner import MAYBE_THE_MACHINE
-from evals.together import Wanted, can_pack, parts_of, run_together
+from evals.together import MOST, Wanted, most_together, parts_of, run_together
 from schemas.base import digest_of
 from schemas.errors import InfrastructureError
 from schemas.execution import Environment, Execution, ExecutionResult, Limits, Stop
@@ -71,7 +71,7 @@ class Verifier:
         self.limits = limits
         self.role = role
         self._limits_digest = limits.digest()
-        self._packs = can_pack(bundle)
+        self._together = most_together(bundle)
         self._run = partial(_run, engine, root, environment, limits, retries)
         self._memo: dict[tuple[str, ...], Verdict] = {}
 
@@ -155,10 +155,10 @@ class Verifier:
         The cases are opened part by part, as the fan-out takes the executions: the next while those of the last run.
         """
         unique: dict[str, Wanted] = {}
-        parts = (self._wanted(part, unique) for part in parts_of(cases))
+        parts = (self._wanted(part, unique) for part in parts_of(cases, self._together or MOST))
         together: dict[str, ExecutionResult] = {}
-        if self._packs:
-            together = run_together(self.bundle, self.limits, self._run, unique, parts, fan_out)
+        if self._together:
+            together = run_together(self.bundle, self.limits, self._run, unique, parts, fan_out, self._together)
             parts = ([digest] for digest in list(unique) if digest not in together)
         alone: list[str] = []
 
