@@ -83,7 +83,7 @@ def _follow_links(folder_fd: int, parts: list[str]) -> bytes | None:
 DEFENCES: dict[str, tuple[Callable[[Words], Words] | str, tuple[str, ...]]] = {
     "system-call filter": ("filter", ("exotic", "prctl", "other_tables", "keys", "io_uring")),
     "dropped user": ("user", ("control",)),
-    "cgroup": ("cgroup", ("memory_files", "memory_segments")),
+    "cgroup": ("cgroup", ("memory_files", "memory_segments", "memory_sockets")),
     "read-back without links": ("links", ("links", "swapped")),
     "network namespace": (_shared("net"), ("host_tcp", "abstract_unix")),
     "process namespace": (_shared("pid"), ("other_processes",)),
@@ -97,10 +97,12 @@ DEFENCES: dict[str, tuple[Callable[[Words], Words] | str, tuple[str, ...]]] = {
 def weakened(defence: str) -> Iterator[BubblewrapEngine]:
     """The real engine without one of its defences. Only for probes whose success changes nothing on the host."""
     how, _ = DEFENCES[defence]
-    engine = BubblewrapEngine(use_cgroups=how != "cgroup")
+    engine = BubblewrapEngine()
     with ExitStack() as stack:
         if how == "filter":
             engine._filter = _ALLOW_ALL
+        elif how == "cgroup":
+            engine._tree = None  # after its filter was chosen: where no cgroup is to be had, a stricter one stands in
         elif how == "user":
             engine._drop = []
         elif how == "links":

@@ -19,7 +19,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +30,9 @@ from schemas.errors import InfrastructureError, InputError, IntegrityError
 PROTOCOL = 1
 MAX_REPLY_BYTES = 64 << 20
 _CHUNK = 1 << 16
+_AHEAD = 16  # requests that are written together
 _ROOT = Path(__file__).resolve().parent.parent
+Reply = dict[str, Any] | InfrastructureError
 _SHELVES = (_ROOT / "environments" / "harnesses", _ROOT / "evals" / "verifiers")
 
 
@@ -111,24 +114,29 @@ class Bundle:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """One request, one reply with the same id. Raises InfrastructureError."""
-        return self.ask_many([request])[0]
+        [reply] = self.ask_each([request])
+        if isinstance(reply, InfrastructureError):
+            raise reply
+        return reply
 
-    def ask_many(self, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Replies in the order of the requests. Raises InfrastructureError if any of them has no good reply."""
-        if not requests:
-            return []
-        lines = [_encode(request) for request in requests]
+    def ask_each(self, requests: Sequence[dict[str, Any]]) -> list[Reply]:
+        """The reply, or why there is none, to each request, in their order.
+
+        The bundle answers one while the next are written and the last are read, so many together cost less than many one
+        by one. What one request does to the process costs that request its reply: those after it are asked of a fresh one.
+        """
+        replies: list[Reply] = []
         with self._lock:
-            try:
-                self._start()
-                pairs = zip(requests, self._exchange(lines), strict=True)
-                replies = [self._checked(request, line) for request, line in pairs]
-            except BaseException:
-                self._stop()
-                raise
-            for request, reply in zip(requests, replies, strict=True):
-                if "error" in reply:  # the bundle is well, only this request is not: its other sessions go on
-                    raise self._failure(f"could not answer {request.get('op')!r}: {str(reply['error'])[:200]}")
+            while len(replies) < len(requests):
+                try:
+                    self._start()
+                    self._exchange(requests[len(replies) :], replies)
+                except InfrastructureError as error:
+                    self._stop()
+                    replies.append(error)
+                except BaseException:
+                    self._stop()
+                    raise
         return replies
 
     def fresh_id(self) -> str:
@@ -168,37 +176,46 @@ class Bundle:
         for pipe in (self._process.stdin, self._process.stdout):
             os.set_blocking(pipe.fileno(), False)  # type: ignore[union-attr]
         hello = {"op": "hello", "id": "hello", "protocol": PROTOCOL}
-        reply = self._checked(hello, self._exchange([_encode(hello)])[0])
+        greeting: list[Reply] = []
+        self._exchange([hello], greeting)
+        [reply] = greeting
+        if isinstance(reply, InfrastructureError):
+            raise reply
         if reply.get("protocol") != PROTOCOL or reply.get("name") != self.name:
             raise self._failure(f"greeted with {str(reply)[:120]}, expected protocol {PROTOCOL}")
 
-    def _exchange(self, lines: list[bytes]) -> list[bytes]:
-        """Write all lines and read as many, both in chunks, so that neither side waits for the other's full pipe."""
+    def _exchange(self, requests: Sequence[dict[str, Any]], replies: list[Reply]) -> None:
+        """Add the reply to each request as it comes. Written and read in chunks, so that neither side waits for the
+        other's full pipe."""
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
-        unsent = memoryview(b"".join(lines))
-        replies: list[bytes] = []
+        lines, unsent = map(_encode, requests), memoryview(b"")
+        waiting = deque(requests)
         deadline = time.monotonic() + self._timeout_s
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             selector.register(process.stdin, selectors.EVENT_WRITE)
-            while len(replies) < len(lines):
+            while waiting:
                 ready = selector.select(timeout=max(0.0, deadline - time.monotonic()))
                 if not ready:
                     raise self._failure(f"no answer within {self._timeout_s:g} s")
                 for key, _ in ready:
                     if key.fileobj is process.stdout:
-                        replies += self._read_lines(process.stdout.fileno())
+                        found = self._read_lines(process.stdout.fileno())
+                        if len(found) > len(waiting) or (len(found) == len(waiting) and self._buffer):
+                            raise self._failure(f"answered {len(found)} lines to {len(waiting)} requests")
+                        for line in found:
+                            replies.append(self._checked(waiting[0], line))
+                            waiting.popleft()
                         deadline = time.monotonic() + self._timeout_s
                         continue
-                    unsent = unsent[self._write(process.stdin.fileno(), unsent[:_CHUNK]) :]
-                    if not unsent:
+                    unsent = unsent or memoryview(b"".join(itertools.islice(lines, _AHEAD)))
+                    if unsent:
+                        unsent = unsent[self._write(process.stdin.fileno(), unsent[:_CHUNK]) :]
+                    else:
                         selector.unregister(process.stdin)
-        if len(replies) != len(lines) or self._buffer:
-            raise self._failure(f"answered {len(replies)} lines to {len(lines)} requests")
-        return replies
 
     def _write(self, descriptor: int, data: memoryview) -> int:
         try:
@@ -221,14 +238,18 @@ class Bundle:
         self._buffer = bytearray(rest)
         return whole
 
-    def _checked(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
+    def _checked(self, request: dict[str, Any], line: bytes) -> Reply:
+        """The reply, or that the bundle is well and this request is not. Raises InfrastructureError for anything else."""
         try:
             reply = json.loads(line)
         except (ValueError, RecursionError):
             raise self._failure(f"answered garbage: {line[:80]!r}") from None
         if not isinstance(reply, dict) or reply.get("id") != request["id"]:
             raise self._failure(f"answered {line[:80]!r} to request {request['id']!r}")
-        return _without_surrogates(reply) if b"\\ud" in line.lower() else reply
+        reply = _without_surrogates(reply) if b"\\ud" in line.lower() else reply
+        if "error" in reply:
+            return self._failure(f"could not answer {request.get('op')!r}: {str(reply['error'])[:200]}")
+        return reply
 
     def _failure(self, what: str) -> InfrastructureError:
         note = ""

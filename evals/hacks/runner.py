@@ -107,7 +107,7 @@ class Ground:
         return list(map(seen, verifier.judge_many(list(submissions), at_once)))
 
 
-def at_once(function: Callable[[Execution], Ran], executions: list[Execution]) -> list[Ran]:
+def at_once(function: Callable[[Execution], Ran], executions: Iterable[Execution]) -> list[Ran]:
     """A fan-out over the cores of this machine."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(function, executions))

@@ -98,7 +98,11 @@ def test_shared_files_of_the_shipped_bundles_are_identical() -> None:
 def test_a_shipped_bundle_imports_only_the_standard_library_and_itself(name: str) -> None:
     own = {path.stem for path in builtin(name).glob("*.py")}
     for path in builtin(name).glob("*.py"):
-        allowed = set(sys.stdlib_module_names) | own | ({"pytest", "_pytest"} if path.name in ("driver.py", "child.py") else set())
+        allowed = (
+            set(sys.stdlib_module_names)
+            | own
+            | ({"pytest", "_pytest"} if path.name in ("driver.py", "child.py") else set())
+        )
         for node in ast.walk(ast.parse(path.read_text())):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
@@ -108,7 +112,8 @@ def test_a_shipped_bundle_imports_only_the_standard_library_and_itself(name: str
 def test_many_large_requests_do_not_block_a_pipe(folder: Path) -> None:
     requests = [{"op": "echo", "id": str(n), "text": str(n) * 200_000} for n in range(20)]
     with Bundle(folder) as bundle:
-        assert [len(reply["said"]) for reply in bundle.ask_many(requests)] == [len(r["text"]) for r in requests]
+        replies = bundle.ask_each(requests)
+    assert [len(reply["said"]) for reply in replies if isinstance(reply, dict)] == [len(r["text"]) for r in requests]
 
 
 def test_threads_share_one_bundle(folder: Path) -> None:
@@ -146,6 +151,22 @@ def test_a_broken_bundle_is_one_line_of_infrastructure_and_starts_afresh(
             bundle.ask(request_)
         assert "\n" not in str(caught.value)
         assert bundle.ask({"op": "echo", "id": "9", "text": "again"})["said"] == "again"
+
+
+def test_what_one_of_many_requests_does_to_the_bundle_costs_that_one_its_reply(folder: Path) -> None:
+    """In the order of the requests; a hang costs the time-out once."""
+    echoes = [{"op": "echo", "id": f"e{number}", "text": number} for number in range(4)]
+    bad = [{"op": "leave", "id": "a"}, {"op": "fail", "id": "b"}, {"op": "say", "id": "c", "raw": "half a line"}]
+    requests = [request for pair in zip(echoes, [*bad, echoes[0]], strict=True) for request in pair]
+    with Bundle(folder, timeout_s=1) as bundle:
+        replies = bundle.ask_each(requests)
+        assert bundle.ask_each([]) == []
+    assert [reply["said"] for reply in replies[::2] if isinstance(reply, dict)] == [0, 1, 2, 3]
+    assert isinstance(replies[7], dict)
+    said = ["ended before its answer", "not this one", "no answer within 1 s"]
+    for reply, text in zip(replies[1:7:2], said, strict=True):
+        assert isinstance(reply, InfrastructureError)
+        assert text in str(reply)
 
 
 def test_a_bundle_that_does_not_start_says_why(folder: Path) -> None:

@@ -137,7 +137,11 @@ def test_each_route_gets_its_kind_of_material(half, make_task):
     buckets = bucket_list(half)
     train = [make_task("t", "logic_1", "repair.condition", split=Split.TRAIN)]
     found = {m.route: m for m in material(buckets, spec, train, {buckets[0].id: ["rl-1"]})}
-    assert (found["data"].kind, found["data"].amount, found["data"].operators) == ("tasks", 24, ["arith", "index", "literal"])
+    assert (found["data"].kind, found["data"].amount, found["data"].operators) == (
+        "tasks",
+        24,
+        ["arith", "index", "literal"],
+    )
     assert found["data"].trajectories == ["rl-1"]
     assert (found["sft"].kind, found["sft"].amount) == ("demonstrations", 16)
     assert (found["rl"].kind, found["rl"].weight) == ("weights", 2.0)

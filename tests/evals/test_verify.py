@@ -22,7 +22,7 @@ from schemas.verdict import Status, Verdict
 BROKEN = "def add(a, b):\n    return a - b\n"
 FIXED = "def add(a, b):\n    return a + b\n"
 LIMITS = Limits(cpu_s=1.5, wall_s=10, memory_mb=128)
-FORGED_LINES = '''
+FORGED_LINES = """
 import json, os, sys
 frame = sys._getframe()
 while frame and "channel" not in frame.f_locals:
@@ -33,7 +33,7 @@ if frame:
         os.write(frame.f_locals["channel"], f"\\n{frame.f_locals['nonce']} {line}\\n".encode())
 def add(a, b):
     return 0
-'''
+"""
 # Each is a cheat: none computes a + b for the hidden cases. `kind` is the violation it must be named as, if any.
 CHEATS: dict[str, tuple[str, str | None]] = {
     "sys.exit at import": ("import sys\nsys.exit(0)\n", None),

@@ -25,7 +25,7 @@ from schemas.verdict import Status, Verdict
 sys.path.insert(0, str(builtin("repository")))
 
 from decoys import plan_file  # type: ignore[import-not-found]
-from plan import trusted_config  # type: ignore[import-not-found]
+from plan import imported, trusted_config  # type: ignore[import-not-found]
 
 sys.path.pop(0)
 
@@ -979,3 +979,41 @@ def test_rows_of_a_table_get_names_that_say_nothing() -> None:
     assert "ids=['c0', 'c1', 'c2']" in plan.variant([])
     assert '("A b", "a-b")' not in plan.variant(plan.units)
     assert '("Hello World", "hello-world")' in plan.variant(plan.units)
+
+
+def test_modules_that_tests_import_are_found_in_every_block() -> None:
+    text = """import json, os.path, lib
+def f():
+    try:
+        if x:
+            import csv
+        elif y:
+            from html import escape
+        else:
+            import heapq
+    except OSError:
+        import bisect
+    else:
+        import copy
+    finally:
+        import cmath
+class A:
+    async def g(self):
+        async with a:
+            for _ in b:
+                import string
+            else:
+                import struct
+        while c:
+            match d:
+                case 1:
+                    import textwrap
+try:
+    pass
+except* ValueError:
+    import fractions
+z = lambda: __import__('array')
+from . import calendar
+"""
+    known = "bisect cmath copy csv fractions heapq html json string struct textwrap"
+    assert imported([text, "import ("]) == known.split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from shutil import copytree, ignore_patterns
@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from environments.bundles import Bundle, builtin
+from environments.bundles import Bundle, Reply, builtin
 from environments.engines import Outcome, open_engine
 from environments.image import Image, build_image
 from evals.verify import Verifier
+from schemas.base import digest_of
 from schemas.errors import SandboxError
 from schemas.execution import Environment, Execution, Limits
 from schemas.task import Task
@@ -278,6 +279,54 @@ def test_a_bundle_that_answers_nonsense_is_asked_for_each_alone(
     verifier, engine = make(weakened(tmp_path, "cases", "main.py", old, f"return {reply!r}"))
     assert all(verdict.passed for verdict in verifier.judge_many(honest(8), two_at_once))
     assert engine.alone() == 9
+
+
+class Asked(Bundle):
+    """Notes the kinds of the questions, in their order."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.ops: list[str] = []
+
+    def ask_each(self, requests: Sequence[dict[str, Any]]) -> list[Reply]:
+        self.ops += [request["op"] for request in requests]
+        return super().ask_each(requests)
+
+
+def test_sandboxes_run_while_the_next_attempts_are_opened(image: Image, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in any order: verdicts are those of the items."""
+    opened = []
+
+    def backwards(fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
+        taken = []
+        for item in items:
+            opened.append(bundle.ops.count("judge"))
+            taken.append(item)
+        return [fn(item) for item in reversed(taken)][::-1]
+
+    monkeypatch.setattr("evals.together.os.sched_getaffinity", lambda _: {0, 1})
+    items = [(task(), {"solution.py": (FIXED, BROKEN)[number % 2] + f"# {number}\n"}) for number in range(100)]
+    with Asked(builtin("cases")) as bundle:
+        verifier = Verifier(bundle, image.environment, image.root, open_engine("bubblewrap"), LIMITS)
+        verdicts = verifier.judge_many(items, backwards)
+        assert [verdict.passed for verdict in verdicts] == [True, False] * 50
+        assert [verdict.outcome for verdict in verdicts] == [digest_of(outcome) for _, outcome in items]
+    assert opened == [25, 50, 75, 100]
+    assert bundle.ops.count("pack") == 4
+
+
+def test_a_bundle_that_dies_of_an_attempt_is_an_error_and_never_a_zero(make: Any, tmp_path: Path) -> None:
+    """Whoever was opened before is lost with its process, whoever comes after is judged; the next time all others are."""
+    dies = '    os._exit(3) if "DIE" in str(request["outcome"]) else None\n    task = request["task"]\n'
+    verifier, _ = make(weakened(tmp_path, "cases", "main.py", '    task = request["task"]\n', dies))
+    items = [*honest(12), *solutions(FIXED + "# DIE\n"), *honest(12, FIXED + "#")]
+    verdicts = verifier.judge_many(items, two_at_once)
+    lost = [verdict for verdict in verdicts if verdict.status is Status.ERROR]
+    assert lost == verdicts[:13]
+    assert {(verdict.score, verdict.passed) for verdict in lost} == {(None, None)}
+    assert "ended before its answer" in lost[12].reason
+    assert all(verdict.passed for verdict in verdicts[13:])
+    assert all(verdict.passed for verdict in verifier.judge_many([*items[:12], *items[13:]], two_at_once))
 
 
 def test_what_a_keeper_said_is_read_by_its_token_alone() -> None:

@@ -16,7 +16,7 @@ import pytest
 from _pytest.config import default_plugins
 
 ROOT, CONFIG = "/work/tree", "/work/grade.ini"
-PREPARED = ("datetime", "math", "operator", "time", "unittest.case", "unittest.mock")  # imported before any fork
+PREPARED = ("datetime", "math", "operator", "pdb", "time", "unittest.case", "unittest.mock")  # imported before any fork
 WATCHED = ("builtins", "time", "math", "operator", "datetime")
 LENT = ("time", "math", "operator")  # tests get copies of these modules, which the attempt does not hold
 WATCHED_PACKAGES = ("_pytest", "pytest", "pluggy", "unittest", "numpy")

@@ -87,13 +87,13 @@ def token_of(secret, member):
     return secret[member["token"] : member["token"] + TOKEN].decode()
 
 
-def say(report):
-    """Writes a report as a line; returns its size in KiB, rounded up."""
+def say(report, unit=1024):
+    """Writes a report as a line; returns its size in units of so many bytes, rounded up."""
     view = memoryview(json.dumps(report).encode() + b"\n")
     size = len(view)
     while view:
         view = view[os.write(1, view) :]
-    return -(-size // 1024)
+    return -(-size // unit)
 
 
 STAT = region(1 << 12)
@@ -107,6 +107,7 @@ class Keeper:
         self.rules = fence.landlock(libc)
         self.allowed = fence.prepared(files=True) if shared else None
         self.patience = (min(5.0, shared["cpu_s"] / 4), shared["wall_s"] / 4) if shared else (float("inf"),) * 2
+        self.unit = 1 + shared["room"] // 400 if shared else 1024  # a report is at most half the room: 201 units
         self.began, self.said = time.monotonic(), 0
 
     def keep(self, members):
@@ -122,7 +123,7 @@ class Keeper:
     def is_spent(self):
         cpu_s = sum(usage.ru_utime + usage.ru_stime for usage in map(resource.getrusage, (0, -1)))
         late = time.monotonic() - self.began > self.shared["wall_s"] / 2
-        return late or cpu_s > self.shared["cpu_s"] / 2 or self.said << 10 > self.shared["room"] / 2
+        return late or cpu_s > self.shared["cpu_s"] / 2 or self.said * self.unit > self.shared["room"] / 2
 
     def one_member(self, member):
         """Its runs, and its report, of so many KiB; after a run that broke off, the others of its file are not begun."""
@@ -138,7 +139,7 @@ class Keeper:
                 broken.add(run["file"])
             if run is not member["runs"][-1]:
                 self.helped(clear)
-        return self.helped(lambda: clear() or say(self.report(member, heard, ends)), heard)
+        return self.helped(lambda: clear() or say(self.report(member, heard, ends), self.unit), heard)
 
     def helped(self, work, *more):
         """What `work` returns, a small number, in a process whose memory is gone before the next run. No result is the end."""

@@ -208,11 +208,19 @@ def sentinels(source, names, rng):
 def imported(sources):
     """Modules that the tests import beside the attempt's: what they ask must be what it was before the attempt ran."""
     found = {"numpy.testing"} if any("numpy" in source for source in sources) else set()
-    for node in (node for source in sources if is_python(source) for node in ast.walk(ast.parse(source))):
+    for node in (node for source in sources if is_python(source) for node in statements(ast.parse(source))):
         names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
         found |= {name for name in names if name.split(".")[0] in sys.stdlib_module_names - CHANGED_BY_PYTEST}
     return sorted(found)
+
+
+def statements(block):
+    """All statements below a node that holds statements: few of a tree's nodes, and imports are nothing else."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(block, part, ()):
+            yield node
+            yield from statements(node)
 
 
 def executions(tree, texts, jobs, token, ini, paths):
