@@ -32,16 +32,19 @@ RETRY_DELAY_S = 2.0
 
 
 class PrefectFanOut:
-    """A map over Prefect tasks: order kept, `per_worker` chunks a worker so that a slow chunk does not hold up the rest."""
+    """A map over Prefect tasks: order kept, `per_worker` chunks a worker so that a slow chunk does not hold up the rest.
 
-    def __init__(self, workers: int, per_worker: int = 2, smallest: int = 4) -> None:
-        self.workers, self.per_worker, self.smallest = workers, per_worker, smallest
+    Few items are spread too: a pack of attempts is one item, and runs for seconds.
+    """
+
+    def __init__(self, workers: int, per_worker: int = 2) -> None:
+        self.workers, self.per_worker = workers, per_worker
 
     def __call__(self, fn: Callable[[A], B], items: Iterable[A]) -> list[B]:
         everything = list(items)
-        if len(everything) <= self.smallest or self.workers == 1:
+        if len(everything) <= 1 or self.workers == 1:
             return [fn(item) for item in everything]
-        size = max(self.smallest, -(-len(everything) // (self.workers * self.per_worker)))
+        size = -(-len(everything) // (self.workers * self.per_worker))
         parts = chunks(everything, size)
 
         def run_chunk(index: int) -> list[B]:

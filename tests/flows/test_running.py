@@ -104,7 +104,7 @@ def test_fan_out_keeps_the_order(count: int) -> None:
         return item * item
 
     assert in_flow(2, late_when_even, range(count)) == [item * item for item in range(count)]
-    assert (len(threads) > 1) == (count > 4), "few items are not worth a task"
+    assert (len(threads) > 1) == (count > 1)
 
 
 def test_an_error_of_one_item_is_raised_after_the_other_chunks_have_ended() -> None:
