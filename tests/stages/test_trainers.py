@@ -24,6 +24,7 @@ from stages.trainers.dpo import Pair, tokenize_pair, train_dpo
 from stages.trainers.groups import lay_out
 from stages.trainers.grpo import GrpoResult, Member, train_grpo
 from stages.trainers.sft import train_sft
+from stages.trainers.steps import find_step, step_sampler
 
 ZERO = "0" * 64
 PROMPT = [{"role": "system", "content": "Fix it."}, {"role": "user", "content": "code"}]
@@ -402,6 +403,31 @@ def test_grpo_repeats_bit_for_bit(base: Path, letters: tuple[Path, GrpoResult], 
     again = grpo(base, tmp_path, letter_groups, **LETTERS)
     assert again.curves == letters[1].curves
     assert sha(tmp_path / "merged") == sha(letters[0] / "merged")
+
+
+def test_the_policy_of_any_step_samples_again_what_it_sampled_then(base: Path, tmp_path: Path) -> None:
+    def words(sampler: Sampler) -> list[tuple[list[int], list[float]]]:
+        prompt = sampler.encode(sampler.render([{"role": "user", "content": "x"}]))
+        asked = [SampleRequest(f"row-{i}", 0, prompt, 0, i, "t", "") for i in range(8)]
+        return [(completion.ids, completion.logprobs) for completion in sampler.sample(asked, SAMPLING)]
+
+    seen: dict[str, list[tuple[list[int], list[float]]]] = {}
+
+    def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Member]], dict[str, float]]:
+        seen[sampler.policy] = words(sampler)
+        return letter_groups(sampler, step)
+
+    grpo(base, tmp_path, groups_of, **{**LETTERS, "steps": 3})
+    origin, *steps = seen
+    assert origin == checkpoint_of(base).weights
+    assert len(steps) == 2
+    for policy in steps:
+        adapter = find_step(tmp_path / "adapter", origin, policy)
+        assert adapter is not None
+        again = step_sampler(base, adapter, policy)
+        assert words(again) == seen[policy] != seen[origin]
+        assert (again.policy, again.version) == (policy, int(adapter.name))
+    assert find_step(tmp_path / "adapter", origin, ZERO) is None
 
 
 def test_folding_the_adapter_in_for_sampling_leaves_every_base_weight_untouched(base: Path) -> None:
