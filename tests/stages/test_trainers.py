@@ -417,10 +417,10 @@ def test_the_policy_of_any_step_samples_again_what_it_sampled_then(base: Path, t
         seen[sampler.policy] = words(sampler)
         return letter_groups(sampler, step)
 
-    grpo(base, tmp_path, groups_of, **{**LETTERS, "steps": 3})
+    grpo(base, tmp_path, groups_of, **{**LETTERS, "steps": 6})
     origin, *steps = seen
     assert origin == checkpoint_of(base).weights
-    assert len(steps) == 2
+    assert len(steps) >= 2, "a step whose groups had no spread leaves the policy as it was"
     for policy in steps:
         adapter = find_step(tmp_path / "adapter", origin, policy)
         assert adapter is not None
