@@ -75,6 +75,11 @@ def is_cached(root: Path, path: str) -> bool:
     return objects is not None and all(file.is_file() for file in objects)
 
 
+def objects_of(root: Path, path: str) -> list[Path]:
+    """The cache objects that the pointer of `path` names, its list of files first; the list alone when it is unreadable."""
+    return _objects(root, path) or _own_object(root, path)
+
+
 def fetch(root: Path, path: str) -> None:
     """Bring back the missing folder `path` from the cache, else from the default remote.
 
@@ -120,7 +125,7 @@ def drop_damaged(root: Path, path: str) -> list[str]:
     DVC would trust them for ever. What was removed comes back with `pull`, or with the next `add` of good content.
     """
     dropped = []
-    for file in _objects(root, path) or _own_object(root, path):
+    for file in objects_of(root, path):
         if file.is_file() and _md5(file) != (file.parent.name + file.name).removesuffix(".dir"):
             file.unlink()
             dropped.append(file.parent.name + file.name)
