@@ -317,9 +317,7 @@ class Workspace:
         """Remove what killed runs left: temporary files, stale locks, torn pointers. Returns their relative paths."""
         self._require_lock()
         removed = git.remove_stale_locks(self.root)
-        leftovers = [*self.scratch.glob(f"{artifacts.TMP_PREFIX}*"), *self.root.glob("rounds/*/**/.*.tmp")]
-        leftovers += self.root.glob(f"{IMPORTS}/.*.tmp")
-        for path in (*leftovers, *self.root.glob("artifacts/*/.*.tmp")):
+        for path in self.leftovers():
             removed.append(path.relative_to(self.root).as_posix())
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -332,6 +330,11 @@ class Workspace:
                 (self.root / pointer).unlink()  # no record names it: records come later
             removed.append(pointer)
         return removed + dvc.remove_stale_locks(self.root)
+
+    def leftovers(self) -> list[Path]:
+        """Temporary files and folders: of the process that holds the lock, else of one that was killed."""
+        patterns = (f".postloop/{artifacts.TMP_PREFIX}*", "rounds/*/**/.*.tmp", f"{IMPORTS}/.*.tmp", "artifacts/*/.*.tmp")
+        return [path for pattern in patterns for path in self.root.glob(pattern)]
 
     def settle(self) -> list[str]:
         """Commit records that a killed run wrote and did not come to commit. Returns the commits' messages."""
