@@ -248,10 +248,12 @@ def _answer(code: int, path: Path, bad: str) -> str:
 
 
 def _use_in(clone: Path, flip: Flip, bad: str) -> str:
-    """What a stage of ours says in the clone: refused by name, or not there to be used."""
+    """What a stage of ours says in the clone. Good bytes come where DVC's cache held a copy of its own."""
     if not (clone / flip.ref.path).is_dir():
         return "nothing was pulled"
     said = used(Workspace.open(clone), flip.ref)
+    if not said and sha256(clone / flip.ref.path / flip.file) == flip.recorded:
+        return "good bytes"
     return "refused by name" if names(said, flip, bad) else f"NOT REFUSED: {said or 'served'}"
 
 
@@ -341,7 +343,8 @@ def holds(result: dict[str, Any]) -> bool:
     return bool(
         result["flips"] == result["refused_by_verify"] == result["refused_by_use"] > 0
         and whole_command["runs"] == whole_command["exact"] > 0
-        and set(dvc_["use_in_clone"]) <= {"refused by name", "nothing was pulled"}
+        and set(dvc_["use_in_clone"]) <= {"refused by name", "good bytes", "nothing was pulled"}
+        and dvc_["use_in_clone"].get("refused by name", 0) == dvc_["pull_in_clone"].get("silent", 0)
         and set(result["cached_copy_alone"]) <= {"flips", "refused", "good bytes"}
         and result["intact_after"]
     )
