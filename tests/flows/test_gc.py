@@ -15,11 +15,12 @@ from schemas.artifact import ArtifactRef
 from schemas.data import DataRecord
 from schemas.errors import InputError, IntegrityError
 from schemas.gc import Survey
+from schemas.rescore import Rescore
 from stages import artifacts, dvc, git, rounds
 from stages import gc as subject
 from stages.context import Context
 from stages.gc import collect, survey
-from stages.replay import recorded
+from stages.recorded import recorded
 from stages.replay import replay as again
 from stages.spec import dump_default, load_spec
 from stages.workspace import Workspace
@@ -233,6 +234,17 @@ def test_an_open_round_keeps_what_its_stages_may_take_up(space: Workspace) -> No
     found = survey(space)
     assert paths(found) == {leftover.path}
     assert any(line.startswith(f"artifact {resumable.path}: round 2 is open") for line in found.kept)
+
+
+def test_a_rescore_is_a_record(space: Workspace) -> None:
+    ref = keep(space, "rescore", "verdicts", "rescored")
+    assert paths(survey(space)) == {ref.path}
+    counts = {"attempts": 0, "judged": 0, "changed": 0}
+    with space.lock():
+        space.commit_rescore(
+            Rescore(number=1, key=KEY, rounds=[1], verifiers={}, rewards=None, artifacts={"rescored": ref}, **counts)
+        )
+    assert paths(survey(space)) == set()
 
 
 def test_weights_that_a_record_pins_stay_and_equal_configs_keep_nothing(space: Workspace) -> None:
