@@ -18,7 +18,7 @@ from schemas.base import SCHEMA_VERSION
 from schemas.errors import InputError
 
 Form = Literal[
-    "goal", "data", "sft", "rl", "evaluation", "backflow", "rescore",  # records
+    "goal", "data", "sft", "rl", "evaluation", "backflow", "rescore", "import",  # records
     "pins", "attempts", "edges", "rescored", "tasks", "proofs",
 ]  # fmt: skip
 FIELD = "schema_version"

@@ -279,13 +279,12 @@ class Workspace:
         name = path.relative_to(self.root).as_posix()
         remedy = f"restore it with `git checkout -- {name}`"
         try:
-            found = ForeignImport.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise IntegrityError(f"{name}: not a record of an import: {error.errors()[0]['msg']}; {remedy}") from error
+            raw = brought_up("import", name, json.loads(path.read_bytes()))
+            found = ForeignImport.model_validate_json(json.dumps(stamped(raw)))
+        except (ValueError, TypeError) as error:
+            raise IntegrityError(f"{name}: not a record of an import: {_first(error)}; {remedy}") from error
         if name != _import_name(found):
             raise IntegrityError(f"{name}: not a record of this name, but {_import_name(found)}; {remedy}")
-        if found.schema_version > SCHEMA_VERSION:
-            raise InputError(f"{name}: schema version {found.schema_version}, known {SCHEMA_VERSION}; use a newer postloop")
         return found
 
     def commit_import(self, record: ForeignImport) -> None:
@@ -300,7 +299,9 @@ class Workspace:
 
     def _commit_import(self, record: ForeignImport) -> str | None:
         message = f"import {len(record.trajectories)} foreign trajectories"
-        return message if git.commit(self.root, [_import_name(record), *_pointers([record.artifact])], message) else None
+        return (
+            message if git.commit(self.root, [_import_name(record), *_pointers([record.artifact])], message) else None
+        )
 
     def _track(self, refs: Iterable[ArtifactRef]) -> None:
         present = []

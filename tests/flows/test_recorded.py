@@ -117,7 +117,20 @@ def test_verdicts_come_out_as_recorded_under_one_declared_exception(
 @pytest.fixture
 def second(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if our version were the second, which renamed a field of the goal record and one of attempts, and kept the rest."""
-    forms = ("data", "sft", "rl", "evaluation", "backflow", "rescore", "pins", "edges", "rescored", "tasks", "proofs")
+    forms = (
+        "data",
+        "sft",
+        "rl",
+        "evaluation",
+        "backflow",
+        "rescore",
+        "import",
+        "pins",
+        "edges",
+        "rescored",
+        "tasks",
+        "proofs",
+    )
     kept = [Migration(form, 1, dict) for form in forms]
     monkeypatch.setattr(migrations, "SCHEMA_VERSION", 2)
     monkeypatch.setattr(migrations, "MIGRATIONS", tuple(kept))
