@@ -133,6 +133,10 @@ def _hole(work: Path, out: Path) -> list[str]:
     return ["bench.hole", "--folder", str(work), "--out", str(out)]
 
 
+def _integrity(work: Path, out: Path) -> list[str]:
+    return ["bench.integrity", "--folder", str(work), "--out", str(out)]
+
+
 def _vllm(work: Path, out: Path) -> list[str]:
     return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
 
@@ -216,6 +220,12 @@ def _says_hole(r: dict[str, Any]) -> str:
     return f"{r['flips']['told']} flips of {r['attempts']}, {r['uses']}; verifier_hole {before}, then {after}"
 
 
+def _says_integrity(r: dict[str, Any]) -> str:
+    silent, asked = r["plain_dvc"]["checkout"].get("silent", 0), r["plain_dvc"]["flips"]
+    refused = f"{r['refused_by_verify']} and {r['refused_by_use']} of {r['flips']} flips refused by name"
+    return f"{refused}; `dvc checkout` serves {silent} of {asked} silently"
+
+
 def _says_kill(r: dict[str, Any]) -> str:
     return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
@@ -294,6 +304,12 @@ PARTS: dict[str, Part] = {
         _hole,
         (*EVERYTHING, "bench/hole.py"),
         _says_hole,
+    ),
+    "integrity": Part(
+        "single bit flips in stored objects: refused by name, by verify and at use",
+        _integrity,
+        (*EVERYTHING, "bench/integrity.py"),
+        _says_integrity,
     ),
     "noop": Part(
         "seconds of a run with nothing to do",

@@ -149,6 +149,11 @@ def open_artifact(workspace: HasRoot, ref: ArtifactRef) -> Path:
     return folder
 
 
+def forget() -> None:
+    """Check every artifact again at its next use, as a new process does."""
+    _VERIFIED.clear()
+
+
 def problems_of(workspace: HasRoot, ref: ArtifactRef) -> list[str]:
     """What differs between the content on disk and `ref`, one line each. Empty: it is intact."""
     folder = workspace.root / ref.path

@@ -5,6 +5,7 @@ Scalars of the trajectory are columns of their own, so that a table can be filte
 shape (calls, visible results, outcomes, reward parts) are canonical JSON text; log-probabilities are float64, so none
 is rounded.
 
+The version of the schema stands in the metadata of the file; a table without one is of version 1.
 Not covered: appending. A table is written once; what is learned later goes into a new one.
 """
 
@@ -19,10 +20,12 @@ from typing import Any
 
 from schemas.base import canonical
 from schemas.errors import IntegrityError
+from schemas.migrations import FIELD, Form, stamped, steps
 from schemas.trajectory import Attempt, UseEdge
 from schemas.verdict import Reward
 
 _JSON_TURN = ("call", "visible")
+_VERSION = "postloop.schema_version"  # in the metadata of the file
 
 
 def write_attempts(path: Path, attempts: Sequence[Attempt]) -> None:
@@ -31,13 +34,13 @@ def write_attempts(path: Path, attempts: Sequence[Attempt]) -> None:
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """Raises IntegrityError when the file is no attempts table."""
-    return [_attempt(row) for row in read_table(path)]
+    """Raises IntegrityError when the file is no attempts table, InputError when its schema is another one."""
+    return [_attempt(row) for row in read_table(path, "attempts")]
 
 
 def read_rewards(path: Path) -> list[Reward]:
     """The rewards of a table's attempts alone, in its order: a small part of what it holds."""
-    return [read_reward(row["reward"]) for row in read_table(path, ["reward"])]
+    return [read_reward(row["reward"]) for row in read_table(path, "attempts", ["reward"])]
 
 
 def read_reward(row: dict[str, Any]) -> Reward:
@@ -58,9 +61,9 @@ def write_edges(path: Path, edges: Sequence[UseEdge]) -> None:
 
 
 def read_edges(path: Path) -> list[UseEdge]:
-    """Raises IntegrityError when the file is no edges table."""
+    """Raises IntegrityError when the file is no edges table, InputError when its schema is another one."""
     try:
-        return [UseEdge.model_validate(row) for row in read_table(path)]
+        return [UseEdge.model_validate(row) for row in read_table(path, "edges")]
     except ValueError as error:
         raise IntegrityError(f"{path}: not a table of use edges ({_first(error)}); restore it") from error
 
@@ -106,7 +109,7 @@ def write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = pa.Table.from_pylist(rows, schema=schema.with_metadata({_VERSION: str(stamped({})[FIELD])}))
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, part = tempfile.mkstemp(prefix=path.name, suffix=".part", dir=path.parent)
     try:
@@ -120,15 +123,20 @@ def write_table(path: Path, rows: list[dict[str, Any]], schema: Any) -> None:
         Path(part).unlink(missing_ok=True)
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> list[dict[str, Any]]:
-    """Raises IntegrityError."""
+def read_table(path: Path, form: Form, columns: list[str] | None = None) -> list[dict[str, Any]]:
+    """Rows as our schema has them. Raises IntegrityError, InputError when the schema is another one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        rows: list[dict[str, Any]] = pq.read_table(path, columns=columns, partitioning=None).to_pylist()
-    except (pa.ArrowInvalid, OSError) as error:
+        found = (pq.read_schema(path).metadata or {}).get(_VERSION.encode(), b"1")
+        way = steps(form, str(path), int(found))
+        table = pq.read_table(path, columns=None if way else columns, partitioning=None)
+    except (pa.ArrowInvalid, OSError, ValueError) as error:
         raise IntegrityError(f"{path}: not a Parquet table that can be read ({_first(error)}); restore it") from error
+    rows: list[dict[str, Any]] = table.to_pylist()
+    for step in way:
+        rows = [step.apply(row) for row in rows]
     return rows
 
 

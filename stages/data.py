@@ -19,6 +19,7 @@ from schemas.base import Digest, Json, canonical, digest_of
 from schemas.data import DataRecord
 from schemas.goal import GoalRecord
 from schemas.metrics import Condition, Estimate
+from schemas.migrations import stamped_row
 from schemas.task import Split, Task, TaskProof
 from schemas.trajectory import Attempt
 from stages.artifacts import store
@@ -138,7 +139,7 @@ def _exact(name: str, value: float, at_least: float) -> Condition:
 
 
 def _lines(items: Iterable[Any]) -> bytes:
-    return b"".join(canonical(item.model_dump(mode="json")) + b"\n" for item in items)
+    return b"".join(canonical(stamped_row(item.model_dump(mode="json"))) + b"\n" for item in items)
 
 
 def _pretty(value: Any) -> bytes:

@@ -7,7 +7,7 @@
 - Our calls run without DVC's git side (ours is stages/git.py), without its usage statistics, and with its state
   database inside .postloop/. A person's own `dvc` in the same workspace sees an ordinary DVC repository under git.
 
-Not covered: `dvc gc`, pipelines, external outputs.
+Not covered: pipelines, external outputs. `dvc gc` keeps what pointers name, and not what records do: stages/gc.py.
 """
 
 from __future__ import annotations
@@ -75,6 +75,27 @@ def is_cached(root: Path, path: str) -> bool:
     return objects is not None and all(file.is_file() for file in objects)
 
 
+def objects_of(root: Path, path: str) -> list[Path]:
+    """The cache objects that the pointer of `path` names, its list of files first; the list alone when it is unreadable."""
+    return _objects(root, path) or _own_object(root, path)
+
+
+def listed(root: Path, name: str) -> list[str] | None:
+    """Objects of the folder whose list of files is the object `name`. None when it is missing or not what its name says."""
+    file = _cache(root) / name[:2] / name[2:]
+    if not file.is_file() or _md5(file) != name.removesuffix(".dir"):
+        return None
+    return [str(entry["md5"]) for entry in json.loads(file.read_bytes())]
+
+
+def objects(root: Path) -> list[tuple[str, Path]]:
+    """Name and place of everything in the workspace's own cache; nothing when it is a link to one of several owners."""
+    cache = _cache(root)
+    if any(folder.is_symlink() for folder in (cache, *cache.parents[:3])):
+        return []
+    return sorted((path.parent.name + path.name, path) for path in cache.glob("[0-9a-f][0-9a-f]/*"))
+
+
 def fetch(root: Path, path: str) -> None:
     """Bring back the missing folder `path` from the cache, else from the default remote.
 
@@ -120,7 +141,7 @@ def drop_damaged(root: Path, path: str) -> list[str]:
     DVC would trust them for ever. What was removed comes back with `pull`, or with the next `add` of good content.
     """
     dropped = []
-    for file in _objects(root, path) or _own_object(root, path):
+    for file in objects_of(root, path):
         if file.is_file() and _md5(file) != (file.parent.name + file.name).removesuffix(".dir"):
             file.unlink()
             dropped.append(file.parent.name + file.name)

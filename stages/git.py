@@ -64,6 +64,29 @@ def uncommitted(root: Path, paths: Sequence[str]) -> list[str]:
     return sorted(entry[3:] for entry in listing.split("\0") if entry)
 
 
+def tips(root: Path) -> list[str]:
+    """Commits that HEAD, a branch, a tag or the stash names, each once."""
+    form = "%(if)%(*objectname)%(then)%(*objecttype) %(*objectname)%(else)%(objecttype) %(objectname)%(end)"
+    rows = (line.split() for line in _run(root, "for-each-ref", f"--format={form}").splitlines())
+    named = [name for kind, name in rows if kind == "commit"]
+    return list(dict.fromkeys([*filter(None, [head(root)]), *named]))
+
+
+def words(root: Path, pattern: str, commit: str | None = None) -> list[tuple[str, str]]:
+    """File and text of every match of an extended regular expression, in a commit or in the files that lie there now.
+
+    What git ignores is left out; a file that is not committed yet is not. Raises InfrastructureError.
+    """
+    here, there = (["--untracked"], []) if commit is None else ([], [commit])
+    done = _git(root, "grep", *here, "-a", "-o", "-z", "--no-color", "-E", "-e", pattern, *there)
+    if done.returncode not in (0, 1):
+        cause = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[0][:300]
+        raise InfrastructureError(f"workspace {root}: git grep: {cause}; correct that and run again")
+    start = f"{commit}:" if commit else ""
+    rows = (line.partition("\0") for line in done.stdout.split("\n") if "\0" in line)
+    return [(path.removeprefix(start), text) for path, _, text in rows]
+
+
 def restore(root: Path, path: str) -> bool:
     """Bring back the committed content of `path`. False when no commit has it."""
     return _git(root, "checkout", "-q", "HEAD", "--", path).returncode == 0

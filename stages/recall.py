@@ -75,7 +75,7 @@ def read_rescored(path: Path) -> list[Rescored]:
     try:
         return [
             Rescored(**{**row, "verdict": Verdict.model_validate(row["verdict"]), "reward": read_reward(row["reward"])})
-            for row in read_table(path)
+            for row in read_table(path, "rescored")
         ]
     except (TypeError, ValueError, KeyError) as error:
         raise IntegrityError(f"{path}: not a table of rescored attempts: {error}; restore it") from error
@@ -205,7 +205,7 @@ class Recall:
         made = self.space.open_artifact(ref)
         policies = {result.checkpoint: result.policy for result in record.results}
         for table in sorted(made.glob("*.parquet")):
-            for row in read_table(table, ["turns"]):
+            for row in read_table(table, "attempts", ["turns"]):
                 for turn in row["turns"]:
                     return policies.get(turn["policy"], "an earlier policy")
         return "a policy"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from environments.bundles import tree_digest
 from environments.sources import default
@@ -14,15 +16,18 @@ from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
 from evals.panel import Judge
-from schemas.base import Digest, digest_of
+from schemas.base import Digest, Frozen, digest_of
 from schemas.bucket import Material
 from schemas.data import DataRecord, DataSpec, SourceSpec
-from schemas.errors import InfrastructureError, InputError
+from schemas.errors import InfrastructureError, InputError, IntegrityError
 from schemas.goal import GoalRecord
+from schemas.migrations import Form, brought_up
 from schemas.task import Kind, Split, Task, TaskProof
 from schemas.verdict import Status
 from stages.artifacts import flush_tree
 from stages.context import Context, chunks
+
+Row = TypeVar("Row", bound=Frozen)
 
 
 def seed_folder(ctx: Context, spec: DataSpec) -> Path:
@@ -174,8 +179,8 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
             if pin in ("environment", "variables", "limits") or pin.startswith("verifier")
         )
         if same and "proofs" in record.artifacts:
-            lines = (ctx.workspace.open_artifact(record.artifacts["proofs"]) / "proofs.jsonl").read_text("utf-8")
-            proofs = [TaskProof.model_validate_json(line) for line in lines.splitlines()]
+            folder = ctx.workspace.open_artifact(record.artifacts["proofs"])
+            proofs = _rows(folder / "proofs.jsonl", "proofs", TaskProof)
             found.update({proof.task_digest: proof for proof in proofs if proof.runs == runs})
     return found
 
@@ -204,4 +209,17 @@ def bucket_of(task: Task) -> str | None:
 def load_tasks(ctx: Context, round: int | None = None) -> list[Task]:
     record: DataRecord = ctx.record("data", round)
     folder = ctx.workspace.open_artifact(record.artifacts["tasks"])
-    return [Task.model_validate_json(line) for line in (folder / "tasks.jsonl").read_text("utf-8").splitlines()]
+    return _rows(folder / "tasks.jsonl", "tasks", Task)
+
+
+def _rows(path: Path, form: Form, kind: type[Row]) -> list[Row]:
+    """Raises InputError for rows of a schema that we do not read, IntegrityError for what are none."""
+    name = f"{path.parent.name}/{path.name}"
+    found = []
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+        try:
+            found.append(kind.model_validate_json(json.dumps(brought_up(form, name, json.loads(line)))))
+        except (ValueError, TypeError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise IntegrityError(f"{name}:{number}: not one of {form} ({first}); restore the artifact") from error
+    return found

@@ -26,11 +26,11 @@ from pydantic import ValidationError
 from schemas.artifact import ArtifactRef
 from schemas.atif import ForeignImport
 from schemas.backflow import BackflowRecord
-from schemas.base import SCHEMA_VERSION
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, InputError, IntegrityError
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
+from schemas.migrations import brought_up, stamped
 from schemas.pins import RunPin
 from schemas.record import STAGES, Record, StageName
 from schemas.rescore import Rescore
@@ -103,7 +103,9 @@ class Workspace:
         for needed in ("goal.yaml", ".git", ".dvc/config"):
             if not (root / needed).exists():
                 known = needed == "goal.yaml" and (root / ".dvc").is_dir()
-                remedy = "bring it back with `git checkout goal.yaml`" if known else "make one with `postloop init FOLDER`"
+                remedy = (
+                    "bring it back with `git checkout goal.yaml`" if known else "make one with `postloop init FOLDER`"
+                )
                 raise InputError(f"workspace {root}: it is none, {needed} is missing; {remedy}")
         return cls(root)
 
@@ -194,14 +196,10 @@ class Workspace:
         except FileNotFoundError:
             return None
         try:
-            version = json.loads(raw).get("schema_version")
-            if isinstance(version, int) and version > SCHEMA_VERSION:
-                raise InputError(f"{name}: schema version {version}, known {SCHEMA_VERSION}; use a newer postloop")
-            return RECORDS[stage].model_validate_json(raw)
-        except (ValueError, AttributeError) as error:
-            first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else " ".join(str(error).split())
+            return RECORDS[stage].model_validate_json(json.dumps(stamped(brought_up(stage, name, json.loads(raw)))))
+        except (ValueError, AttributeError, TypeError) as error:
             remedy = f"restore it with `git checkout -- {name}`"
-            raise IntegrityError(f"{name}: not a {stage} record: {first}; {remedy}") from error
+            raise IntegrityError(f"{name}: not a {stage} record: {_first(error)}; {remedy}") from error
 
     def records(self, number: int) -> dict[StageName, Record]:
         """Records of a round in the order of the stages."""
@@ -218,9 +216,16 @@ class Workspace:
         return content if isinstance(content, dict) else {}
 
     def pins(self, number: int) -> RunPin | None:
-        """The run pin as it was written with the round's last record."""
+        """The run pin as it was written with the round's last record. Raises InputError, IntegrityError."""
         path = self.folder(number) / "pins.json"
-        return RunPin.model_validate_json(path.read_bytes()) if path.is_file() else None
+        name = path.relative_to(self.root).as_posix()
+        if not path.is_file():
+            return None
+        try:
+            return RunPin.model_validate(brought_up("pins", name, json.loads(path.read_bytes())))
+        except (ValueError, TypeError, AttributeError) as error:
+            remedy = f"restore it with `git checkout -- {name}`"
+            raise IntegrityError(f"{name}: no run pin: {_first(error)}; {remedy}") from error
 
     def commit(self, number: int, record: Record, telemetry: Mapping[str, Any]) -> None:
         """Make the stage done: artifacts to DVC, telemetry, pins, then the record, then git.
@@ -249,12 +254,11 @@ class Workspace:
         for path in sorted((self.root / "rescores").glob("[0-9]*.json")):
             name = path.relative_to(self.root).as_posix()
             try:
-                found.append(Rescore.model_validate_json(path.read_bytes()))
-            except ValueError as error:
-                first = str(error).splitlines()[0]
-                raise IntegrityError(
-                    f"{name}: not a rescore record: {first}; restore it with `git checkout -- {name}`"
-                ) from error
+                raw = brought_up("rescore", name, json.loads(path.read_bytes()))
+                found.append(Rescore.model_validate_json(json.dumps(stamped(raw))))
+            except (ValueError, TypeError) as error:
+                remedy = f"restore it with `git checkout -- {name}`"
+                raise IntegrityError(f"{name}: not a rescore record: {_first(error)}; {remedy}") from error
         return found
 
     def commit_rescore(self, record: Rescore) -> None:
@@ -275,13 +279,12 @@ class Workspace:
         name = path.relative_to(self.root).as_posix()
         remedy = f"restore it with `git checkout -- {name}`"
         try:
-            found = ForeignImport.model_validate_json(path.read_bytes())
-        except ValidationError as error:
-            raise IntegrityError(f"{name}: not a record of an import: {error.errors()[0]['msg']}; {remedy}") from error
+            raw = brought_up("import", name, json.loads(path.read_bytes()))
+            found = ForeignImport.model_validate_json(json.dumps(stamped(raw)))
+        except (ValueError, TypeError) as error:
+            raise IntegrityError(f"{name}: not a record of an import: {_first(error)}; {remedy}") from error
         if name != _import_name(found):
             raise IntegrityError(f"{name}: not a record of this name, but {_import_name(found)}; {remedy}")
-        if found.schema_version > SCHEMA_VERSION:
-            raise InputError(f"{name}: schema version {found.schema_version}, known {SCHEMA_VERSION}; use a newer postloop")
         return found
 
     def commit_import(self, record: ForeignImport) -> None:
@@ -296,7 +299,9 @@ class Workspace:
 
     def _commit_import(self, record: ForeignImport) -> str | None:
         message = f"import {len(record.trajectories)} foreign trajectories"
-        return message if git.commit(self.root, [_import_name(record), *_pointers([record.artifact])], message) else None
+        return (
+            message if git.commit(self.root, [_import_name(record), *_pointers([record.artifact])], message) else None
+        )
 
     def _track(self, refs: Iterable[ArtifactRef]) -> None:
         present = []
@@ -311,15 +316,13 @@ class Workspace:
             dvc.add(self.root, present)
 
     def _derive(self, records: Mapping[StageName, Record]) -> dict[str, Any]:
-        return pins.derive(records, commit=git.head(self.root)).model_dump(mode="json")
+        return stamped(pins.derive(records, commit=git.head(self.root)).model_dump(mode="json"))
 
     def sweep(self) -> list[str]:
         """Remove what killed runs left: temporary files, stale locks, torn pointers. Returns their relative paths."""
         self._require_lock()
         removed = git.remove_stale_locks(self.root)
-        leftovers = [*self.scratch.glob(f"{artifacts.TMP_PREFIX}*"), *self.root.glob("rounds/*/**/.*.tmp")]
-        leftovers += self.root.glob(f"{IMPORTS}/.*.tmp")
-        for path in (*leftovers, *self.root.glob("artifacts/*/.*.tmp")):
+        for path in self.leftovers():
             removed.append(path.relative_to(self.root).as_posix())
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -332,6 +335,12 @@ class Workspace:
                 (self.root / pointer).unlink()  # no record names it: records come later
             removed.append(pointer)
         return removed + dvc.remove_stale_locks(self.root)
+
+    def leftovers(self) -> list[Path]:
+        """Temporary files and folders: of the process that holds the lock, else of one that was killed."""
+        recorded = ("rounds/*/**/.*.tmp", "rescores/.*.tmp", f"{IMPORTS}/.*.tmp")
+        patterns = (f".postloop/{artifacts.TMP_PREFIX}*", *recorded, "artifacts/*/.*.tmp")
+        return [path for pattern in patterns for path in self.root.glob(pattern)]
 
     def settle(self) -> list[str]:
         """Commit records that a killed run wrote and did not come to commit. Returns the commits' messages."""
@@ -452,6 +461,10 @@ def _import_name(record: ForeignImport) -> str:
 
 def _pointers(refs: Iterable[ArtifactRef]) -> list[str]:
     return [f"{ref.path}{end}" for ref in refs for end in (".dvc", ".manifest.json")]
+
+
+def _first(error: Exception) -> str:
+    return error.errors()[0]["msg"] if isinstance(error, ValidationError) else " ".join(str(error).split())
 
 
 _HELD: dict[Path, int] = {}  # workspaces that this process writes to -> descriptor of the lock

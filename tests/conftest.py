@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FINISHED = {
-    f"tests/flows/test_{name}.py"
-    for name in ("cli", "compare", "kill", "loop", "replay", "rescore", "schedule", "trajectories")
-}
+_READERS = ("cli", "compare", "gc", "kill", "loop", "recorded", "replay", "rescore", "schedule", "trajectories")
+FINISHED = {f"tests/flows/test_{name}.py" for name in _READERS}
 LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
 
 
