@@ -59,7 +59,7 @@ def test_times_lie_beside_the_records_and_in_no_digest(finished: Finished) -> No
         assert finished.space.telemetry(1, stage)["seconds"] > 0
         text = (finished.space.folder(1) / f"{stage}.json").read_text()
         assert not re.search(r'"(seconds|sample_s|execute_s|host|time|path_of_workspace)"', text)
-        assert str(finished.root) not in text
+        assert str(finished.made_at) not in text
 
 
 def test_every_trained_row_points_to_the_trajectory_verdict_and_reward_behind_it(finished: Finished) -> None:
