@@ -24,7 +24,7 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from flows.settings import cache_folder
+from flows.settings import cache_folder, collect_rarely
 from schemas.errors import InfrastructureError
 from stages.artifacts import write_durably
 
@@ -146,6 +146,7 @@ def import_until(modules: Iterable[str], ready: Callable[[], bool]) -> None:
 def _serve(listener: int, tell: int, parent: int) -> None:
     """Body of the server process."""
     _end_with(parent)
+    collect_rarely()
     import uvicorn
 
     class Telling(uvicorn.Server):

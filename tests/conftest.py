@@ -11,6 +11,10 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from flows.settings import collect_rarely
+
+collect_rarely()
+
 FINISHED = {
     f"tests/flows/test_{name}.py"
     for name in ("cli", "compare", "kill", "loop", "replay", "rescore", "schedule", "trajectories")
@@ -23,6 +27,7 @@ LONGEST = (
     "tests/flows/test_kill.py",
     "tests/flows/test_schedule.py",
     "tests/flows/test_replay.py",
+    "tests/flows/test_rescore.py",
 )
 
 
