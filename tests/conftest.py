@@ -28,6 +28,10 @@ LONGEST = (
     "tests/flows/test_schedule.py",
     "tests/flows/test_replay.py",
     "tests/flows/test_rescore.py",
+    "tests/stages/test_trainers.py",
+    "tests/flows/test_repositories.py",
+    "tests/stages/test_canary.py",
+    "tests/evals/test_verify_together.py",
 )
 
 
