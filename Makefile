@@ -31,16 +31,19 @@ check: $(VENV)/.installed
 prove: sandbox $(VENV)/.installed .cache/datasets.matches
 	$(BIN)/python -m bench.prove
 
-# The environment: exact versions from requirements.lock, so that two machines run the same libraries. Bytecode is made
-# when a module is first imported: pip would take as long for that as for all the rest, and most modules never are.
+# The environment: exact versions from requirements.lock, so that two machines run the same libraries. The lock is complete
+# (pip check), so pip resolves nothing, and two of it share the work. Bytecode is made when a module is first imported: pip
+# would take as long for that as for all the rest, and most modules never are.
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "postloop: $(PYTHON) is older than 3.11; name another one: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || tools/install-system python3-venv
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements.lock
+	@xargs -P 2 -n 42 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+	  < requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip check --disable-pip-version-check
 	@mkdir -p $(@D) && touch $@
 
 sandbox:

@@ -23,6 +23,7 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -387,8 +388,45 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
 
 
 def layer_digest(root: Path) -> str:
-    """SHA-256 of the tree's canonical layer tar as the tree is now: docker's diff_id of the same content."""
-    return write_layer(root, None)
+    """SHA-256 of the tree's canonical layer tar as the tree is now: docker's diff_id of the same content.
+
+    Every entry is looked at each time, but its content is read again only after its status changed: whoever writes,
+    renames or relinks a file gives it a new time of change, which no program can set.
+    Not covered: content that changes below the file system within the life of this process.
+    """
+    state, newest_s = _status_of_tree(root)
+    if state in _DIGESTS:
+        return _DIGESTS[state]
+    found = write_layer(root, None)
+    if newest_s < time.time() - _SETTLED_S and _status_of_tree(root)[0] == state:
+        _DIGESTS[state] = found
+    return found
+
+
+_DIGESTS: dict[str, str] = {}  # status of a tree -> its layer
+_SETTLED_S = 1.0  # two changes within one tick of the kernel's clock have the same time
+
+
+def _status_of_tree(root: Path) -> tuple[str, float]:
+    """A digest of all that `write_layer` reads of the tree, with inodes and times for contents; its newest change."""
+    seen, newest_s = hashlib.sha256(), 0.0
+    for path, kind in _walk(root):
+        told: tuple[object, ...] = (os.fsencode(path.relative_to(root)), kind)
+        if kind is _LINK:
+            told += (os.readlink(path),)
+        elif kind is _FILE:
+            status = path.stat()
+            told += (
+                status.st_mode,
+                status.st_size,
+                status.st_dev,
+                status.st_ino,
+                status.st_mtime_ns,
+                status.st_ctime_ns,
+            )
+            newest_s = max(newest_s, status.st_ctime)
+        seen.update(repr(told).encode(errors="surrogateescape"))
+    return seen.hexdigest(), newest_s
 
 
 def write_layer(root: Path, out: IO[bytes] | None) -> str:

@@ -20,7 +20,7 @@ import typer
 
 from flows import canary, compare, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
-from flows.settings import cache_folder, prepare
+from flows.settings import cache_folder, collect_rarely, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
 from schemas.record import STAGES
 
@@ -408,6 +408,7 @@ _UsageError: Any = typer.BadParameter.__base__  # typer has no public name for i
 
 def main() -> None:
     """The script. A misspelt command or option is one line too, with exit 2; without arguments the help is shown."""
+    collect_rarely()
     if not sys.argv[1:]:
         app()
     try:

@@ -81,6 +81,7 @@ def prefect_server(workspace: Path) -> Iterator[str]:
     if named:
         yield named
         return
+    embedded.lend_database(workspace)
     port = _free_port()
     argv = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with _process("Prefect", argv, workspace, f"http://127.0.0.1:{port}/api/health"):

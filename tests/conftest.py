@@ -1,7 +1,7 @@
-"""Three workers on the two cores of the smallest machine: many tests wait for a process. Tests of one file stay together,
-and so do the files that read the finished loop of tests/flows/conftest.py, which is made once, in one worker.
+"""Three workers on the two cores of the smallest machine: many tests wait for a process. Tests of one file stay together.
 
-Longest first, so that no worker is alone at the end.
+Longest first, so that no worker is alone at the end. The first one makes the finished loop of tests/flows/conftest.py, once
+for all workers; the other files that read it come later, so that they seldom wait for it.
 """
 
 from __future__ import annotations
@@ -11,14 +11,34 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from flows.settings import collect_rarely
+
+collect_rarely()
+
 _READERS = ("cli", "compare", "gc", "kill", "loop", "recorded", "replay", "rescore", "schedule", "trajectories")
 FINISHED = {f"tests/flows/test_{name}.py" for name in _READERS}
-LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
+LONGEST = (
+    "tests/flows/test_loop.py",
+    "tests/flows/test_real_model.py",
+    "tests/environments/test_docker.py",
+    "tests/flows/test_faults.py",
+    "tests/flows/test_kill.py",
+    "tests/flows/test_schedule.py",
+    "tests/flows/test_replay.py",
+    "tests/flows/test_rescore.py",
+    "tests/stages/test_trainers.py",
+    "tests/flows/test_repositories.py",
+    "tests/stages/test_canary.py",
+    "tests/evals/test_verify_together.py",
+)
 
 
 def group_of(nodeid: str) -> str:
-    path = nodeid.partition("::")[0]
-    return LONGEST[0] if path in FINISHED else path
+    return nodeid.partition("::")[0]
+
+
+def rank_of(path: str) -> int:
+    return LONGEST.index(path) if path in LONGEST else len(LONGEST) + (path not in FINISHED)
 
 
 class ByGroup(LoadScopeScheduling):  # type: ignore[misc]
@@ -31,5 +51,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByGroup:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    ranks = {group: rank for rank, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(group_of(item.nodeid), len(LONGEST)))
+    items.sort(key=lambda item: rank_of(group_of(item.nodeid)))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,18 @@ def test_every_drift_changes_the_layer(tmp_path: Path, change: str) -> None:
     else:
         (root / "extra").mkdir()
     assert layer_digest(root) != before
+
+
+def test_a_change_of_a_known_tree_that_hides_in_size_and_time_changes_the_layer(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("one")
+    time.sleep(1.1)  # what changed just now is not remembered
+    before, status = layer_digest(tmp_path), file.stat()
+    assert layer_digest(tmp_path) == before
+    file.write_text("two")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (file.stat().st_size, file.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert layer_digest(tmp_path) != before
 
 
 def test_owner_and_time_are_not_identity(tmp_path: Path) -> None:

@@ -15,15 +15,16 @@ from schemas.record import STAGES
 def test_a_round_killed_at_random_moments_ends_with_the_records_of_an_undisturbed_one(
     finished: Finished, environment: dict[str, str], tmp_path: Path
 ) -> None:
+    """One kill, then two in a row; twenty such trials: python -m bench.kill."""
     out = tmp_path / "kill.json"
     done = subprocess.run(
-        [sys.executable, "-m", "bench.kill", "--times", "3", "--out", str(out), "--folder", str(tmp_path / "trials"),
+        [sys.executable, "-m", "bench.kill", "--times", "2", "--out", str(out), "--folder", str(tmp_path / "trials"),
          "--spec", str(finished.root / "goal.yaml"), "--like", str(finished.root), "--seconds", str(0.4 * finished.seconds)],
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
-    assert (told["times"], told["equal"], told["ok"]) == (3, 3, True)
+    assert (told["times"], told["equal"], told["ok"]) == (2, 2, True)
     assert told["kills"] >= 3
     assert set(told["expected"]) == set(STAGES)
     assert all(digests == told["expected"] for digests in told["digests"])

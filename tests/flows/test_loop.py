@@ -7,9 +7,11 @@ import re
 import shutil
 import sqlite3
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
-from tiny_loop import Cli, Finished, Interrupted, tiny_spec
+import pytest
+from tiny_loop import Cli, Finished, Interrupted, Result, tiny_spec
 
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
@@ -59,7 +61,7 @@ def test_times_lie_beside_the_records_and_in_no_digest(finished: Finished) -> No
         assert finished.space.telemetry(1, stage)["seconds"] > 0
         text = (finished.space.folder(1) / f"{stage}.json").read_text()
         assert not re.search(r'"(seconds|sample_s|execute_s|host|time|path_of_workspace)"', text)
-        assert str(finished.root) not in text
+        assert str(finished.made_at) not in text
 
 
 def test_every_trained_row_points_to_the_trajectory_verdict_and_reward_behind_it(finished: Finished) -> None:
@@ -171,26 +173,42 @@ def test_a_round_is_a_parent_run_and_a_stage_a_run_in_it(finished: Finished) -> 
 # --- a broken machine
 
 
-def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
-    cli: Cli, finished: Finished, tmp_path: Path
-) -> None:
-    tools = tmp_path / "bin"
+@dataclass(frozen=True)
+class Repaired:
+    """A workspace whose first run had no sandbox, and whose second one recorded the goal."""
+
+    space: Workspace
+    broken: Result
+    left: tuple[list[int], list[str]]  # by the broken run: its rounds, its commits
+    again: Result
+
+
+@pytest.fixture(scope="module")
+def repaired(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
+    folder = tmp_path_factory.mktemp("repaired")
+    tools = folder / "bin"
     tools.mkdir()
     for name in ("git", "python3"):
         found = shutil.which(name)
         assert found
         (tools / name).symlink_to(found)
-    space = Workspace.create(tmp_path / "loop", f"{tiny_spec()}\nruntime: {{stage_retries: 0}}\n")
+    space = Workspace.create(folder / "loop", f"{tiny_spec()}\nruntime: {{stage_retries: 0}}\n")
     broken = cli("run", "--until", "goal", "-w", space.root, env={"PATH": str(tools)})
+    left = space.rounds(), git(space.root, "log", "--format=%s")
+    return Repaired(space, broken, left, cli("run", "--until", "goal", "-w", space.root))
+
+
+def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
+    repaired: Repaired, finished: Finished
+) -> None:
+    broken, space = repaired.broken, repaired.space
     assert broken.returncode == 3, broken.stderr
     told = [line for line in broken.stderr.splitlines() if line.startswith("postloop: ")]
     assert len(told) == 1
     assert "bwrap" in told[0]
     assert "Traceback" not in broken.stderr
-    assert space.rounds() == []
-    assert git(space.root, "log", "--format=%s") == ["a new workspace"]
-    repaired = cli("run", "--until", "goal", "-w", space.root)
-    assert repaired.returncode == 0, repaired.stderr
+    assert repaired.left == ([], ["a new workspace"])
+    assert repaired.again.returncode == 0, repaired.again.stderr
     goal = space.read(1, "goal")
     first = finished.space.read(1, "goal")
     assert goal is not None
@@ -200,17 +218,18 @@ def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
 
 
 def test_a_round_with_a_wrong_spec_can_be_abandoned_and_the_next_begins_under_the_new_one(
-    cli: Cli, tmp_path: Path
+    cli: Cli, repaired: Repaired, tmp_path: Path
 ) -> None:
-    space = Workspace.create(tmp_path / "loop", tiny_spec())
-    assert cli("run", "--until", "goal", "-w", space.root).returncode == 0
-    done = cli("run", "--abandon", "-w", space.root)
+    root = tmp_path / "loop"
+    shutil.copytree(repaired.space.root, root, symlinks=True)
+    space = Workspace.open(root)
+    done = cli("run", "--abandon", "-w", root)
     assert (done.returncode, done.stdout.startswith("round 1: abandoned")) == (0, True)
     assert {stage: record.skipped for stage, record in space.records(1).items()} == {
         "goal": None, "data": "abandoned", "sft": "abandoned", "rl": "abandoned", "evaluation": "abandoned",
         "backflow": "abandoned",
     }  # fmt: skip
-    plan = json.loads(cli("plan", "--json", "-w", space.root).stdout)
+    plan = json.loads(cli("plan", "--json", "-w", root).stdout)
     assert (plan["round"], plan["open"]) == (2, False)
-    assert cli("run", "--until", "data", "--next", "-w", space.root).returncode == 0
+    assert cli("run", "--until", "data", "--next", "-w", root).returncode == 0
     assert space.has(2, "data")

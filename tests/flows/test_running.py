@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from schemas.errors import InputError, IntegrityError, PostloopError, SamplerErr
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A real Prefect, with a server of this process. Named before Prefect is imported."""
     from flows import embedded
     from flows.settings import prepare
@@ -23,11 +25,12 @@ def _prefect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PREFECT_API_URL", "PREFECT_HOME"):
             patch.delenv(name, raising=False)
+        patch.setenv("POSTLOOP_CACHE", str(root / "cache"))
         prepare(root)
         server = embedded.start(root)
         assert server is not None
         server.wait()
-        yield
+        yield root / ".postloop" / "prefect" / "prefect.db"
 
 
 class Failing:
@@ -80,6 +83,40 @@ def test_wrong_input_damaged_content_and_defects_are_not_tried_again(error: Exce
     with pytest.raises(type(error), match=str(error)):
         run_task(body, retries=3)
     assert body.calls == 1
+
+
+def rows(database: Path, table: str, column: str) -> set[Any]:
+    with closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as opened:
+        return set(opened.execute(f"select {column} from {table}"))
+
+
+def test_a_new_workspace_begins_with_the_database_that_the_first_server_made_before_it_was_used(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.embedded import lend_database
+
+    assert run_task(Failing(), retries=0) == "done"
+    assert rows(first, "flow_run", "id")
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    lend_database(tmp_path)
+    own = tmp_path / "prefect.db"
+    assert rows(own, "flow_run", "id") == set()
+    assert rows(own, "block_type", "id") == rows(first, "block_type", "id") != set()  # drawn at random
+    with closing(sqlite3.connect(own)) as opened, opened:
+        opened.execute("delete from block_type")
+    lend_database(tmp_path)
+    assert rows(own, "block_type", "id") == set(), "what a workspace has stays"
+
+
+def test_the_database_of_an_older_workspace_is_not_kept(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from flows.embedded import keep_database
+
+    assert run_task(Failing(), retries=0) == "done"
+    monkeypatch.setenv("POSTLOOP_CACHE", str(tmp_path))
+    keep_database(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def in_flow(workers: int, fn: Callable[[int], Any], items: range) -> list[Any]:

@@ -32,6 +32,7 @@ class Finished:
     space: Workspace
     output: str
     seconds: float  # wall, both rounds
+    made_at: Path  # `space` is a copy of it
 
     @property
     def root(self) -> Path:
