@@ -40,6 +40,7 @@ def inputs(ctx: Context) -> Inputs:
     goal: GoalRecord = ctx.record("goal")
     sections = rollout_sections(goal)
     sections["evaluation"] = goal.spec.evaluation.model_dump(mode="json")
+    sections["temperature"] = goal.spec.evaluation.temperature
     sections["criteria"] = [criterion.model_dump(mode="json") for criterion in goal.spec.criteria]
     pins = {**bench_pins(goal), "tasks": ctx.record("data").artifacts["tasks"].digest}
     if goal.bundles.audit_verifier:
@@ -146,7 +147,7 @@ def _measure(
         known = {suite: read_attempts(stored / f"{suite}.parquet") for suite in suites}
         if not any(map(errors_in, known.values())):
             return found, known
-    folder = folder_of(ctx, where)
+    folder = folder_of(ctx, where, weights)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
     began = time.monotonic()

@@ -69,7 +69,7 @@ PLUMBING: tuple[str, ...] = (
     "stages/workspace.py",
 )
 
-_POLICY = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy")
+_POLICY = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy", "jinja2")
 _TRAINING = (*_POLICY, "trl", "accelerate", "datasets")
 _TABLES = ("pyarrow", "great-expectations")
 # goal pins the whole set: it is the run's lock. Ours only: what a library itself needs follows from its version's pins.

@@ -25,6 +25,7 @@ from schemas.artifact import ArtifactRef
 from schemas.base import canonical
 from schemas.errors import InputError, PinMismatch
 from schemas.goal import GoalRecord, RuntimeSpec, Volatile
+from schemas.pins import PinsSpec
 from schemas.record import STAGES, StageName
 from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
@@ -34,10 +35,11 @@ from schemas.trajectory import Attempt, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.artifacts import read_manifest
 from stages.attempts import read_attempts
-from stages.checkpoints import fetch_base
+from stages.checkpoints import fetch_base, trained_folder
 from stages.context import Context, FanOut, Progress, chunks, in_order, silent
 from stages.equipment import Equipment, equip
 from stages.keys import libraries_digest
+from stages.pins import attempt_pins, comparable, declared
 from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import Sampler, open_sampler
 from stages.samplers.recorded_sampler import RecordedSampler
@@ -103,26 +105,34 @@ def replay(
     level: Level,
     *,
     runtime: RuntimeSpec | None = None,
+    pins: PinsSpec | None = None,
     fan_out: FanOut = in_order,
     progress: Progress = silent,
 ) -> Iterator[Replay]:
-    """One answer for each, round by round. Raises PinMismatch when a pin of the operation is another one now."""
+    """One answer for each, round by round. Raises PinMismatch when a pin of the operation is another one now.
+
+    `pins`: which may differ; an answer names those that did.
+    """
     done = 0
     for number in sorted({one.round for one in chosen}):
         mine = [one for one in chosen if one.round == number]
-        with _bench(space, cache, number, level, runtime or RuntimeSpec(), fan_out) as bench:
+        stages = list(dict.fromkeys(one.stage for one in mine))
+        where = {"runtime": runtime or RuntimeSpec(), "pins": pins or PinsSpec()}
+        with bench_of(space, cache, number, level, stages, where, fan_out) as bench:
             for part in _parts(mine, level):
-                yield from _again(bench, part, level)
+                for answer in _again(bench, part, level):
+                    yield answer.model_copy(update={"exceptions": list(bench.context.exceptions)})
                 done += len(part)
                 progress(f"replay {level}", done, len(chosen))
 
 
 @dataclass
-class _Bench:
+class Bench:
     """The bench of one round, and what attempts need beside it."""
 
     equipment: Equipment
     tasks: Mapping[str, Task]  # by digest
+    pins: Mapping[str, str]  # what the round's records say
     samplers: dict[str, Sampler] = field(default_factory=dict)  # the last one only: models are large
 
     @property
@@ -131,29 +141,30 @@ class _Bench:
 
 
 @contextmanager
-def _bench(
-    space: Workspace, cache: Path, number: int, level: Level, runtime: RuntimeSpec, fan_out: FanOut
-) -> Iterator[_Bench]:
+def bench_of(
+    space: Workspace,
+    cache: Path,
+    number: int,
+    level: Level,
+    stages: Sequence[StageName],
+    where: Mapping[str, Any],
+    fan_out: FanOut = in_order,
+) -> Iterator[Bench]:
+    """The round's bench, once every pin of the operation's row was compared: what the stages that made the attempts wrote
+    down as their inputs with what the round's records say, and these with the content as it is now."""
     goal = space.read(number, "goal")
     if not isinstance(goal, GoalRecord):
         raise InputError(f"round {number}: no goal record, so no pins to replay under; restore its rounds/ folder")
-    operation = "regenerate" if level == "regenerate" else "replay"
-    spec = goal.spec.model_copy(update={"runtime": runtime})
-    ctx = Context(space, number, spec, cache, fan_out, operation=operation)
-    if level == "regenerate":
-        _require_libraries(goal)
+    spec = goal.spec.model_copy(update=dict(where))
+    ctx = Context(space, number, spec, cache, fan_out, operation="regenerate" if level == "regenerate" else "replay")
+    pins = declared(goal, space.stored(number, "goal"), space.read(number, "data"))  # type: ignore[arg-type]
+    for stage in ("goal", *stages):
+        record = space.read(number, stage)
+        present = {**pins, "libraries": libraries_digest(stage)}
+        ctx.require_pins(comparable(record.inputs, present) if record else {}, present)
     tasks = {task.digest(): task for task in load_tasks(ctx)} if space.has(number, "data") else {}
     with equip(ctx, goal) as equipment:
-        yield _Bench(equipment, tasks)
-
-
-def _require_libraries(goal: GoalRecord) -> None:
-    before, now = goal.inputs.get("libraries", "absent"), libraries_digest("goal")
-    if before != now:
-        remedy = (
-            "install the recorded requirements.lock, or replay without --regenerate, which needs no equal libraries"
-        )
-        raise PinMismatch("regenerate", "libraries", before[:12], now[:12], remedy)
+        yield Bench(equipment, tasks, pins)
 
 
 def _parts(mine: Sequence[Recorded], level: Level) -> list[Sequence[Recorded]]:
@@ -163,7 +174,7 @@ def _parts(mine: Sequence[Recorded], level: Level) -> list[Sequence[Recorded]]:
     return [[one for one in mine if one.table == table] for table in dict.fromkeys(one.table for one in mine)]
 
 
-def _again(bench: _Bench, part: Sequence[Recorded], level: Level) -> list[Replay]:
+def _again(bench: Bench, part: Sequence[Recorded], level: Level) -> list[Replay]:
     """Answers in the order of `part`."""
     found: dict[str, Replay] = {}
     able: list[Recorded] = []
@@ -173,33 +184,34 @@ def _again(bench: _Bench, part: Sequence[Recorded], level: Level) -> list[Replay
             able.append(one)
         else:
             found[one.attempt.trajectory.id] = one.found(level, same=None, reason=reason)
-    run: dict[Level, Callable[[_Bench, Sequence[Recorded]], list[Replay]]] = {
+    run: dict[Level, Callable[[Bench, Sequence[Recorded]], list[Replay]]] = {
         "L0": _score, "L1": _execute, "regenerate": _regenerate,
     }  # fmt: skip
     found |= {answer.trajectory: answer for answer in (run[level](bench, able) if able else [])}
     return [found[one.attempt.trajectory.id] for one in part]
 
 
-def _unable(bench: _Bench, one: Recorded) -> str | None:
+def _unable(bench: Bench, one: Recorded) -> str | None:
     trajectory, verdict = one.attempt.trajectory, one.attempt.verdict
     if trajectory.status == "error" or verdict.status is Status.ERROR:
         return f"infrastructure broke it then: {trajectory.reason or verdict.reason}"
     if trajectory.task not in bench.tasks:
         return f"task {trajectory.task_id} {trajectory.task[:12]} is not among those of round {one.round}"
-    pinned = {
-        "environment": (verdict.image, bench.equipment.runner.image),
-        "limits": (verdict.limits, bench.equipment.runner.limits_digest),
-    }
-    wrong = next(
-        (f"pin {name}: {was[:12]}, its round has {now[:12]}" for name, (was, now) in pinned.items() if was != now), None
-    )
-    return wrong and f"made under other pins than its round ({wrong})"
+    task, own = bench.tasks[trajectory.task], attempt_pins(one.attempt)
+    harness, _ = bench.equipment.goal.bundles.judging(task.kind)
+    round_s = {**bench.pins, "harness": harness, "rewards": bench.pins["spec.rewards"]}
+    try:  # another verifier shows in the verdicts
+        said = {name: own[name] for name in ("environment", "limits", "harness", "rewards")}
+        bench.context.require_pins(said, round_s, subject="of the attempt")
+    except PinMismatch as error:
+        return f"made under other pins than its round ({error})"
+    return None
 
 
 # --- L0 and L1
 
 
-def _score(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _score(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     trajectories = [one.attempt.trajectory for one in part]
     return [
         _judged(bench, one, "L0", verdict, audit)
@@ -207,7 +219,7 @@ def _score(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
     ]
 
 
-def _execute(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _execute(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     asked = [_forced(bench, one.attempt.trajectory) for one in part]
     spec, equipment = bench.equipment.goal.spec, bench.equipment
     setting = Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=PART)
@@ -239,7 +251,7 @@ def _where(
     return [part[i] for i in kept], [again[i] for i in kept]
 
 
-def _forced(bench: _Bench, trajectory: Trajectory) -> RolloutRequest:
+def _forced(bench: Bench, trajectory: Trajectory) -> RolloutRequest:
     """The whole record is the prefix: every action is taken from it."""
     return RolloutRequest(
         task=bench.tasks[trajectory.task], seed=trajectory.seed, purpose=trajectory.purpose, group=trajectory.group,
@@ -269,7 +281,7 @@ def _course(before: Trajectory, now: Trajectory, volatile: Sequence[Volatile]) -
 
 
 def _verdicts(
-    bench: _Bench, part: Sequence[Recorded], trajectories: Sequence[Trajectory]
+    bench: Bench, part: Sequence[Recorded], trajectories: Sequence[Trajectory]
 ) -> list[tuple[Verdict, Verdict | None]]:
     """Training and, where one was recorded, audit verdicts of these outcomes, made now."""
     items = [(bench.tasks[t.task], t.outcome) for t in trajectories]
@@ -281,7 +293,7 @@ def _verdicts(
     return [(verdict, audit_of.get(i)) for i, verdict in enumerate(training)]
 
 
-def _judged(bench: _Bench, one: Recorded, level: Level, verdict: Verdict, audit: Verdict | None) -> Replay:
+def _judged(bench: Bench, one: Recorded, level: Level, verdict: Verdict, audit: Verdict | None) -> Replay:
     volatile = bench.equipment.goal.spec.environment.volatile
     for name, before, now in (("verdict", one.attempt.verdict, verdict), ("audit", one.attempt.audit, audit)):
         if now is None or before is None or before.status is Status.ERROR:
@@ -339,7 +351,7 @@ def steady(text: str, volatile: Sequence[Volatile]) -> str:
 # --- sampling again
 
 
-def _regenerate(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
+def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     """`part` is of one table: a table holds whole batches, in the order in which they were decoded."""
     wanted = {one.attempt.trajectory.id: one for one in part}
     rows = [attempt.trajectory for attempt in read_attempts(part[0].table)]
@@ -357,7 +369,7 @@ def _regenerate(bench: _Bench, part: Sequence[Recorded]) -> list[Replay]:
     return answers
 
 
-def _not_again(bench: _Bench, batch: Sequence[Trajectory]) -> str | None:
+def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     first = batch[0]
     if first.sampling.engine == "vllm":
         return "a server composed its batches by itself, so tokens may differ; replay without --regenerate"
@@ -376,7 +388,7 @@ def _not_again(bench: _Bench, batch: Sequence[Trajectory]) -> str | None:
     return None
 
 
-def _folder(bench: _Bench, policy: str) -> Path | None:
+def _folder(bench: Bench, policy: str) -> Path | None:
     """The folder of the round's checkpoint with these weights."""
     ctx = bench.context
     goal, sft, rl = (ctx.workspace.read(ctx.round, stage) for stage in ("goal", "sft", "rl"))
@@ -385,11 +397,11 @@ def _folder(bench: _Bench, policy: str) -> Path | None:
         return fetch_base(ctx, goal)
     for record in (sft, rl):
         if isinstance(record, SftRecord | RlRecord) and record.checkpoint and record.checkpoint.weights == policy:
-            return ctx.workspace.open_artifact(record.artifacts["checkpoint"])
+            return trained_folder(ctx, record)
     return None
 
 
-def _sample(bench: _Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
+def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
     goal, ctx = bench.equipment.goal, bench.context
     sampling = batch[0].sampling
     policy = next((turn.policy for row in batch for turn in row.turns), "")
