@@ -93,7 +93,7 @@ def require_equal(
     """
     row, allowed = TABLE[operation], []
     compared = [name for name in recorded if pin_of(name) in row and recorded[name] != present.get(name, "absent")]
-    for name in sorted(compared, key=lambda name: (row.index(pin_of(name)), name)):
+    for name in sorted(compared, key=lambda name: (row.index(pin_of(name)), len(name), name)):
         pin, shown = pin_of(name), name.removeprefix("spec.")
         before, now = recorded[name], present.get(name, "absent")
         if not {pin, name, shown} & set(widened):

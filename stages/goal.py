@@ -49,6 +49,7 @@ def inputs(ctx: Context) -> Inputs:
     pins = {name: Bundle(folder).digest for name, folder in _bundles(ctx).items()}
     if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
         pins |= checkpoint_of(model_folder(ctx, ctx.spec.model)).pins()
+    pins["limits"] = spec.environment.limits.digest()  # as every stage after it names them
     if spec.environment.lock is not None:
         pins["lock"] = digest(ctx.workspace.root / spec.environment.lock)
     champion = _champion(ctx)

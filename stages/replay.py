@@ -158,10 +158,11 @@ def bench_of(
     spec = goal.spec.model_copy(update=dict(where))
     ctx = Context(space, number, spec, cache, fan_out, operation="regenerate" if level == "regenerate" else "replay")
     pins = declared(goal, space.stored(number, "goal"), space.read(number, "data"))  # type: ignore[arg-type]
-    for stage in ("goal", *stages):
+    for stage in stages:
         record = space.read(number, stage)
-        present = {**pins, "libraries": libraries_digest(stage)}
-        ctx.require_pins(comparable(record.inputs, present) if record else {}, present)
+        ctx.require_pins(comparable(record.inputs, pins) if record else {}, pins)
+    if "libraries" in goal.inputs:
+        ctx.require_pins({"libraries": goal.inputs["libraries"]}, {"libraries": libraries_digest("goal")})
     tasks = {task.digest(): task for task in load_tasks(ctx)} if space.has(number, "data") else {}
     with equip(ctx, goal) as equipment:
         yield Bench(equipment, tasks, pins)
@@ -383,12 +384,12 @@ def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     places = [turn.place for row in batch for turn in row.turns[:1] if turn.place is not None]
     if any(place.rows != len(batch) for place in places):
         return f"its batch had {places[0].rows} rows, the table keeps {len(batch)} of them; it cannot be made again"
-    if first.sampling.engine == "transformers" and _folder(bench, min(policies)) is None:
+    if first.sampling.engine == "transformers" and policy_folder(bench, min(policies)) is None:
         return f"policy {min(policies)[:12]} is no checkpoint of its round: the weights of a step in training are not kept whole"
     return None
 
 
-def _folder(bench: Bench, policy: str) -> Path | None:
+def policy_folder(bench: Bench, policy: str) -> Path | None:
     """The folder of the round's checkpoint with these weights."""
     ctx = bench.context
     goal, sft, rl = (ctx.workspace.read(ctx.round, stage) for stage in ("goal", "sft", "rl"))
@@ -408,7 +409,7 @@ def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
     known = f"{policy} {sampling.engine}"
     if known not in bench.samplers:
         bench.samplers.clear()
-        folder = _folder(bench, policy) or fetch_base(ctx, goal)
+        folder = policy_folder(bench, policy) or fetch_base(ctx, goal)
         tasks = {task.id: task for task in bench.tasks.values()}
         bench.samplers[known] = open_sampler(sampling, folder, ctx.runtime, tasks)
     setting = replace(bench.equipment.setting(), sampling=sampling, batch=sampling.batch)

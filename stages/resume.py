@@ -19,19 +19,19 @@ from schemas.base import Digest
 from schemas.goal import GoalRecord
 from schemas.record import STAGES, Record, StageName
 from stages.artifacts import make_folder, pretty, write_durably
-from stages.checkpoints import trained_folder
+from stages.checkpoints import fetch_base, final_checkpoint, folder_of, previous_champion, trained_folder
 from stages.context import Context
 from stages.equipment import pinned_bundles, pinned_image
 from stages.keys import code_digest, libraries_digest
 from stages.pins import comparable, declared
 
 # An input of an earlier record -> names under which it enters a later key.
-_ENTERS = {"spec.environment": "environment", "spec.routes": "rules"}
+_ENTERS = {"spec.routes": "rules", "spec.start": "start"}
 _READS: Mapping[StageName, tuple[tuple[StageName, str], ...]] = {
     "sft": (("data", "tasks"), ("data", "demonstrations")),
     "rl": (("data", "tasks"), ("sft", "checkpoint")),
     "evaluation": (("data", "tasks"), ("sft", "checkpoint"), ("rl", "checkpoint")),
-    "backflow": (("data", "tasks"),),
+    "backflow": (("data", "tasks"),),  # and the final checkpoint
 }
 
 
@@ -49,6 +49,7 @@ def require(ctx: Context, stage: StageName, pins: Mapping[str, Digest]) -> None:
         ctx.require_pins(_entering(comparable(record.inputs, present), pins), present)
     pinned_image(ctx, goal)
     pinned_bundles(ctx, goal)
+    fetch_base(ctx, goal)
     _require_content(ctx, stage)
 
 
@@ -58,6 +59,10 @@ def _entering(recorded: Mapping[str, Digest], pins: Mapping[str, Digest]) -> dic
 
 def _require_content(ctx: Context, stage: StageName) -> None:
     """Before hours of training, not after them."""
+    if stage == "evaluation" and (champion := previous_champion(ctx)) is not None:
+        folder_of(ctx, *champion)
+    if stage == "backflow":
+        folder_of(ctx, *final_checkpoint(ctx)[:2])
     for before, name in _READS.get(stage, ()):
         record = ctx.record(before)
         if name == "checkpoint" and name in record.artifacts:

@@ -32,7 +32,8 @@ def spec(tmp_path: Path) -> GoalSpec:
 
 
 def checkpoint(character: str) -> Checkpoint:
-    return Checkpoint(weights=digest(character), config=digest("c"), tokenizer=digest("d"), template=digest("e"), files=digest(character))
+    parts = {"config": digest("c"), "tokenizer": digest("d"), "template": digest("e")}
+    return Checkpoint(weights=digest(character), files=digest(character), **parts)
 
 
 def goal(spec: GoalSpec) -> GoalRecord:
