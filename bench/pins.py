@@ -41,7 +41,7 @@ from environments.image import layer_digest
 from schemas.artifact import ArtifactRef
 from schemas.base import canonical, digest_of
 from schemas.errors import EXIT_DONE, EXIT_NO, InputError, IntegrityError, PinMismatch, PostloopError
-from schemas.goal import GoalRecord
+from schemas.goal import GoalRecord, GoalSpec
 from schemas.pins import TABLE, Operation, pin_of
 from schemas.record import STAGES, StageName
 from schemas.trajectory import Attempt, Sampling
@@ -88,6 +88,7 @@ class World:
     code: Path
     libraries: Path
     round: int
+    spec: GoalSpec
     goal: dict[str, Any] = field(default_factory=dict)  # the goal record as it is on disk
     names: dict[StageName, set[str]] = field(default_factory=dict)  # pins that enter each stage's key
     begun: dict[StageName, dict[str, str]] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class World:
     demonstrations: list[Attempt] = field(default_factory=list)
 
     def context(self) -> Context:
-        return Context(self.space, self.round, load_spec(self.space.spec_path), self.cache)
+        return Context(self.space, self.round, self.spec, self.cache)
 
     def read(self, stage: StageName) -> Any:
         return self.space.read(self.round, stage)
@@ -109,7 +110,8 @@ def open_world(source: Workspace, cache: Path, folder: Path) -> World:
     space = Workspace(folder / "workspace")
     shutil.copytree(source.root, space.root, symlinks=True, ignore=shutil.ignore_patterns(".postloop", "cache", ".git"))
     (space.root / ".git").mkdir()
-    world = World(space, folder / "cache", folder / "code", folder / "libraries", source.rounds()[-1])
+    spec = load_spec(space.spec_path)
+    world = World(space, folder / "cache", folder / "code", folder / "libraries", source.rounds()[-1], spec)
     goal = world.read("goal")
     world.cache.mkdir()
     for kept in (*cache.glob("*-*/postloop.json"), *cache.glob("seed_data-*/.")):
@@ -126,6 +128,7 @@ def open_world(source: Workspace, cache: Path, folder: Path) -> World:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
     world.libraries.mkdir()
+    _adopt(world)
     world.goal = space.stored(world.round, "goal")
     for stage in LATER:
         world.names[stage] = {pin_of(name) for name in world.read(stage).inputs} | {"libraries"}
@@ -134,7 +137,20 @@ def open_world(source: Workspace, cache: Path, folder: Path) -> World:
     world.demonstrations = read_attempts(world.artifact("data", "demonstrations") / "attempts.parquet")
     with own_code(world):
         world.begun = {stage: key_of(world.context(), stage)[1] for stage in LATER}
+    for stage in LATER:
+        untouched = refusal(world, f"next {stage}")
+        if untouched is not None:
+            raise InputError(f"workspace {source.root}: not made by these files, so all would be refused: {untouched}")
     return world
+
+
+def _adopt(world: World) -> None:
+    """The copy's records say that these files and these libraries made them: a workspace need not be of today."""
+    for stage in STAGES:
+        record = world.space.stored(world.round, stage)
+        own = {"code": keys.code_digest(stage, world.code), "libraries": keys.libraries_digest(stage)}
+        path = world.space.folder(world.round) / f"{stage}.json"
+        _put(path, pretty({**record, "inputs": {**record["inputs"], **own}}), 0o644)
 
 
 # --- probes
@@ -316,10 +332,13 @@ def content(world: World) -> Iterator[Mutation]:
         "checkpoint of sft", lambda w: w.artifact("sft", "checkpoint"), world, ("policy", "start", *parts[1:]),
         ("resume rl", "next evaluation", "regenerate sft"), ("resume sft", "replay sft", "mix"), ("sft/checkpoint",),
     )  # fmt: skip
-    if world.read("rl").checkpoint is not None:
+    made = [world.read(stage).checkpoint for stage in ("sft", "rl")]
+    if made[1] is not None:
+        # Where RL found nothing to learn its weights are those of SFT, and either checkpoint answers for them.
+        own = ("regenerate backflow",) if made[0].weights != made[1].weights else ()
         yield from of_folder(
             "checkpoint of rl", lambda w: w.artifact("rl", "checkpoint"), world, ("policy", *parts[1:]),
-            ("resume evaluation", "next backflow", "regenerate backflow"), ("resume rl", "replay backflow"), ("rl/checkpoint",),
+            ("resume evaluation", "next backflow", *own), ("resume rl", "replay backflow"), ("rl/checkpoint",),
         )  # fmt: skip
     for name in world.read("goal").bundles.named():
         yield from of_folder(

@@ -110,10 +110,14 @@ def _checked_path(folder: Path) -> Path:
 def _checked_cache(folder: Path) -> Path:
     try:
         stored = Checkpoint.model_validate(json.loads((folder / PIN_FILE).read_text(encoding="utf-8"))["checkpoint"])
-        present = checkpoint_of(folder)
-    except (OSError, ValueError, KeyError, InputError) as error:
+        now = checkpoint_of(folder).pins("weights")
+    except (OSError, ValueError, KeyError) as error:
         raise IntegrityError(f"cached model {folder}: damaged ({error}); delete the folder and run again") from error
-    now = present.pins("weights")
+    except InputError as error:  # a part is missing
+        was = stored.files or stored.weights
+        raise IntegrityError(
+            f"cached model {folder}: files was {was}, is incomplete ({error}); delete the folder and run again"
+        ) from error
     for part, was in stored.pins("weights").items():
         if was != now[part]:
             raise IntegrityError(

@@ -11,8 +11,14 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-FINISHED = {f"tests/flows/test_{name}.py" for name in ("cli", "compare", "kill", "loop", "replay", "schedule")}
-LONGEST = ("finished loop", "tests/flows/test_real_model.py", "tests/environments/test_docker.py")  # each begins a worker
+FINISHED = {
+    f"tests/flows/test_{name}.py" for name in ("cli", "compare", "kill", "loop", "pin_mutations", "replay", "schedule")
+}
+LONGEST = (
+    "finished loop",
+    "tests/flows/test_real_model.py",
+    "tests/environments/test_docker.py",
+)  # each begins a worker
 
 
 def group_of(nodeid: str) -> str:
