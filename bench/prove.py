@@ -121,6 +121,10 @@ def _faults(work: Path, out: Path) -> list[str]:
     return ["bench.faults", "--out", str(out)]
 
 
+def _pins(work: Path, out: Path) -> list[str]:
+    return ["bench.pins", "--folder", str(work), "--out", str(out)]
+
+
 def _replay(work: Path, out: Path) -> list[str]:
     return ["bench.replay", "--folder", str(work), "--out", str(out)]
 
@@ -200,6 +204,13 @@ def _says_mined(r: dict[str, Any]) -> str:
         f"{r['proven']} of {r['tasks']} tasks proven from {len(r['proven_of'])} packages, {r['candidates']} candidates"
     )
     return f"{found}; solved {r['solved']}"
+
+
+def _says_pins(r: dict[str, Any]) -> str:
+    refused = sum(row.get("refused", 0) for row in r["by_operation"].values())
+    moved = sum(bool(names) for names in r["indifferent"].values())
+    found = f"{r['mutations']} mutations, {refused} refusals by name, {len(r['wrong'])} wrong answers"
+    return f"{found}; {moved} of {len(r['indifferent'])} things that must not matter did"
 
 
 def _says_replay(r: dict[str, Any]) -> str:
@@ -310,6 +321,12 @@ PARTS: dict[str, Part] = {
         _integrity,
         (*EVERYTHING, "bench/integrity.py"),
         _says_integrity,
+    ),
+    "pins": Part(
+        "one thing changed at a time: refused by the pin's name, or nothing to refuse",
+        _pins,
+        (*EVERYTHING, "bench/pins.py"),
+        _says_pins,
     ),
     "noop": Part(
         "seconds of a run with nothing to do",

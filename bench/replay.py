@@ -85,7 +85,7 @@ def fresh(space: Workspace, number: int, task_id: str) -> None:
     tasks = [task for task in load_tasks(ctx) if task.id == task_id]
     place, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
-        sampler = bench.sampler(folder_of(ctx, place))
+        sampler = bench.sampler(folder_of(ctx, place, weights))
         asked = bench.requests(tasks, goal.spec.backflow.samples, Purpose.ATTRIBUTION, f"fresh {weights}")
         attempts = bench.attempt(sampler, asked, setting=bench.deployed(), audit="all")
     print(json.dumps({"attempts": len(attempts), "passed": sum(bool(a.verdict.passed) for a in attempts)}))

@@ -46,13 +46,16 @@ def replay(
         raise InputError("replay: give ids, --all or --bucket ID, one of them; `postloop failures` lists examples")
     refuse_to_replay(space, names or [])
     chosen = _chosen(recorded(space), names or [], _members(space, bucket) if bucket is not None else None)
-    runtime = load_spec(space.root / "goal.yaml").runtime
+    spec = load_spec(space.root / "goal.yaml")
+    runtime = spec.runtime
     found: list[Any] = []
     levels: Sequence[Any] = ("regenerate",) if regenerate else ("L0", "L1")
     cache, fan_out = cache_folder(space.root), threads(runtime.workers)
     with reporter("replay", as_json) as progress:
         for level in levels:
-            found += again(space, cache, chosen, level, runtime=runtime, fan_out=fan_out, progress=progress)
+            found += again(
+                space, cache, chosen, level, runtime=runtime, pins=spec.pins, fan_out=fan_out, progress=progress
+            )
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
     else:
@@ -112,6 +115,10 @@ def _show(found: Sequence[Any]) -> None:
         print(
             f"{level}: {len(answers)} attempts, "
             + ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
+        )
+    for one in dict.fromkeys(widened for answer in found for widened in answer.exceptions):
+        print(
+            f"allowed by goal.yaml: {one.operation}: pin {one.pin}: recorded {one.recorded[:12]}, now {one.present[:12]}"
         )
 
 

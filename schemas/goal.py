@@ -1,6 +1,7 @@
 """goal.yaml: the one file a person writes, and the record of the goal stage.
 
-Only what decides a result is here, except `runtime`, which says where and how fast things run and enters no key.
+Only what decides a result is here, except `runtime`, which says where and how fast things run, and `pins`, which says what
+may differ when something is run again; both enter no key.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from schemas.data import DataSpec
 from schemas.evaluation import EvaluationSpec
 from schemas.execution import Environment, Limits
 from schemas.model import Checkpoint, ModelSource
+from schemas.pins import PinsSpec
 from schemas.record import Record
 from schemas.rewards import RewardRules
 from schemas.rl import RlSpec
@@ -165,6 +167,7 @@ class GoalSpec(Frozen):
         default="refuse",
         description="what used a reward that `postloop rescore` flipped: refuse to build on it, or use it all the same",
     )
+    pins: PinsSpec = PinsSpec()
     runtime: RuntimeSpec = RuntimeSpec()
 
     @model_validator(mode="after")

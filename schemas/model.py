@@ -42,7 +42,21 @@ class Checkpoint(Frozen):
     config: Digest
     tokenizer: Digest
     template: Digest = Field(description="chat template, byte for byte")
+    files: Digest | None = Field(
+        default=None, description="of every file, nested ones too: path and content; None in records of before"
+    )
     parent: Digest | None = Field(default=None, description="weights that training started from; None for a base")
+
+    def pins(self, name: str = "base") -> dict[str, Digest]:
+        """Pin name -> digest of its parts, the weights under `name`. Where training began is no part of the content."""
+        files = {"files": self.files} if self.files is not None else {}
+        return {
+            name: self.weights,
+            "config": self.config,
+            "tokenizer": self.tokenizer,
+            "template": self.template,
+            **files,
+        }
 
 
 class LoraSpec(Frozen):

@@ -9,6 +9,7 @@ from pydantic import Field
 from schemas.artifact import ArtifactRef
 from schemas.base import SCHEMA_VERSION, Digest, Frozen
 from schemas.metrics import Alarm, Gate
+from schemas.pins import PinException
 
 StageName = Literal["goal", "data", "sft", "rl", "evaluation", "backflow"]
 ABANDONED = "abandoned"  # `skipped` of the stages that a round never came to
@@ -24,6 +25,9 @@ class Record(Frozen):
     gates: list[Gate] = Field(default_factory=list)
     alarms: list[Alarm] = Field(default_factory=list)
     skipped: str | None = Field(default=None, description="why the stage did nothing, else None")
+    exceptions: list[PinException] = Field(
+        default_factory=list, description="pins that differed and that the spec allowed to differ, by name"
+    )
     infrastructure_errors: int = Field(default=0, ge=0, description="attempts lost to infrastructure, in no mean")
     reused_from: int | None = Field(default=None, description="round whose record this repeats")
     rescored_by: int | None = Field(

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from schemas.base import Frozen
+from schemas.pins import PinException
 from schemas.record import StageName
 
 Level = Literal["L0", "L1", "regenerate"]
@@ -28,6 +29,9 @@ class Replay(Frozen):
     same: bool | None
     first: Difference | None = None
     reason: str | None = None
+    exceptions: list[PinException] = Field(
+        default_factory=list, description="pins that differed from the recorded ones, as goal.yaml allows"
+    )
     infrastructure: bool = Field(default=False, description="the machine failed now: try again")
 
     @model_validator(mode="after")

@@ -90,7 +90,7 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     chosen = sampled(halves(dev), spec.tasks // 2, goal.spec.seed)
     artifact, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
-        sampler = bench.sampler(folder_of(ctx, artifact))
+        sampler = bench.sampler(folder_of(ctx, artifact, weights))
         requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
         return bench.attempt(sampler, requests, setting=bench.deployed(), audit="all")
 

@@ -24,7 +24,7 @@ Place = Path | ArtifactRef
 def fetch_base(ctx: Context, goal: GoalRecord) -> Path:
     """The folder of the base model as the goal pinned it. Raises PinMismatch when its content is another one now."""
     folder = model_folder(ctx, goal.spec.model)
-    ctx.require_pin("base", goal.base.weights, checkpoint_of(folder).weights)
+    ctx.require_pins(goal.base.pins(), checkpoint_of(folder).pins())
     return folder
 
 
@@ -35,8 +35,21 @@ def model_folder(ctx: Context, source: ModelSource) -> Path:
     return fetch(source, ctx.cache)
 
 
-def folder_of(ctx: Context, place: Place) -> Path:
-    return ctx.workspace.open_artifact(place) if isinstance(place, ArtifactRef) else place
+def folder_of(ctx: Context, place: Place, weights: Digest) -> Path:
+    """The folder, which holds the weights that the record beside it names. A base was compared when it was fetched."""
+    if not isinstance(place, ArtifactRef):
+        return place
+    folder = ctx.workspace.open_artifact(place)
+    ctx.require_pins({"policy": weights}, checkpoint_of(folder).pins("policy"))
+    return folder
+
+
+def trained_folder(ctx: Context, record: SftRecord | RlRecord) -> Path:
+    """The folder of what the record trained, part for part as it says."""
+    assert record.checkpoint is not None
+    folder = ctx.workspace.open_artifact(record.artifacts["checkpoint"])
+    ctx.require_pins(record.checkpoint.pins("policy"), checkpoint_of(folder).pins("policy"))
+    return folder
 
 
 def start_checkpoint(ctx: Context) -> tuple[Place, Digest]:

@@ -6,14 +6,15 @@ A stage knows no orchestrator. Its flow hands it `fan_out`, a map that may run o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from schemas.errors import InputError, PinMismatch
+from schemas.errors import InputError
 from schemas.goal import GoalSpec, RuntimeSpec
+from schemas.pins import Operation, PinException, require_equal
 from schemas.record import ABANDONED, StageName
 from stages.workspace import Workspace
 
@@ -70,7 +71,10 @@ def chunks(items: Sequence[A], size: int) -> list[Sequence[A]]:
 
 @dataclass
 class Context:
-    """One round of one workspace. `runtime` says where and how fast, and enters nothing."""
+    """One round of one workspace. `runtime` says where and how fast, and enters nothing.
+
+    `operation`: the row of the pin table under which content is used. `exceptions`: what differed and `spec.pins` allows.
+    """
 
     workspace: Workspace
     round: int
@@ -79,7 +83,8 @@ class Context:
     fan_out: FanOut = in_order
     progress: Progress = silent
     telemetry: Telemetry = field(default_factory=Telemetry)
-    operation: str = "resume"  # row of the pin table that `require_pin` speaks for
+    operation: Operation = "resume"
+    exceptions: list[PinException] = field(default_factory=list)
 
     @property
     def runtime(self) -> RuntimeSpec:
@@ -98,10 +103,17 @@ class Context:
         found = [self.workspace.read(number, stage) for number in self.workspace.rounds() if number < self.round]
         return [record for record in found if record is not None and record.skipped != ABANDONED]
 
-    def require_pin(self, pin: str, recorded: str, present: str) -> None:
-        if recorded != present:
-            another = (
-                "or begin a new round, which pins it as it is now" if self.operation == "resume" else "or fetch it"
-            )
-            remedy = f"rebuild it as it was, {another}"
-            raise PinMismatch(self.operation, pin, recorded[:12], present[:12], remedy)
+    def require_pins(
+        self,
+        recorded: Mapping[str, str],
+        present: Mapping[str, str],
+        operation: Operation | None = None,
+        subject: str = "",
+    ) -> None:
+        """Those of the operation's row must be equal, or be allowed by name; then they are kept in `exceptions`.
+
+        Raises PinMismatch.
+        """
+        row = operation or self.operation
+        found = require_equal(row, recorded, present, self.spec.pins.widen.get(row, ()), subject)
+        self.exceptions += [one for one in found if one not in self.exceptions]

@@ -25,7 +25,7 @@ from schemas.trajectory import Attempt
 from stages.artifacts import store
 from stages.checkpoints import start_checkpoint
 from stages.context import Context
-from stages.demonstrations import demonstrate, edge_of, row_of, write_demonstrations
+from stages.demonstrations import demonstrate, edge_of, require_mixable, row_of, write_demonstrations
 from stages.equipment import equip
 from stages.quarantine import quarantined as quarantined_tasks
 from stages.tasks import bench_pins, bucket_of, prove, route_tasks, seed_digest, seed_folder, select, sort_out
@@ -77,6 +77,8 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
         proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
         demonstrations = demonstrate(ctx, bench, goal, proven)
+    for made in demonstrations.values():
+        require_mixable(ctx, goal, proven, made)
     return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from environments.sources.splits import order
 from schemas.base import canonical
 from schemas.data import DataRecord
-from schemas.errors import InfrastructureError
+from schemas.errors import InfrastructureError, PinMismatch
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose, UseEdge
@@ -22,10 +22,11 @@ from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import fetch_base, folder_of, start_checkpoint
 from stages.context import Context
 from stages.equipment import Equipment, errors_in
+from stages.pins import attempt_pins
 from stages.recall import Recall
 from stages.rollout import Setting
 from stages.samplers.scripted_sampler import ScriptedSampler
-from stages.tasks import bucket_of, round_robin
+from stages.tasks import bucket_of, load_tasks, round_robin
 
 GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no number
 
@@ -71,7 +72,7 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
     if not chosen:
         return []
     place, weights = start_checkpoint(ctx)
-    sampler = bench.sampler(folder_of(ctx, place), {task.id: task for task in chosen})
+    sampler = bench.sampler(folder_of(ctx, place, weights), {task.id: task for task in chosen})
     return bench.attempt(sampler, bench.requests(chosen, spec.rejection_samples, Purpose.DEMONSTRATION, weights))
 
 
@@ -110,11 +111,10 @@ def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set
 def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Attempt]:
     """Rejection sampling for free: training-pool rollouts of earlier rounds that were verified, newest first, one a task.
 
-    Only what was made and judged under this round's harness, verifier and reward rules: another protocol would be taught,
-    or another goal. What was rescored counts by its verdict in force.
+    Only what was made under this round's harness and may be mixed: another protocol would be taught, or another goal. Those
+    that may not be are left out, and the telemetry counts them. What was rescored counts by its verdict in force.
     """
     at_most, found = goal.spec.data.demonstrations.from_past_rounds, dict[str, Attempt]()
-    rules = goal.spec.rewards.digest()
     recall = Recall(ctx.workspace) if at_most and goal.spec.stale == "refuse" else None
     for record in reversed(ctx.earlier("rl")):
         if not at_most or "attempts" not in record.artifacts:
@@ -125,11 +125,29 @@ def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Att
             trajectory = attempt.trajectory
             task = training.get(trajectory.task_id)
             clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL
-            if not clean or task is None or task.digest() != trajectory.task or attempt.reward.rules != rules:
+            if not clean or task is None or trajectory.harness != goal.bundles.judging(task.kind)[0]:
                 continue
-            if (trajectory.harness, attempt.verdict.verifier) == goal.bundles.judging(task.kind):
+            try:
+                require_mixable(ctx, goal, [task], [attempt])
+            except PinMismatch as error:
+                ctx.telemetry.add(f"past_left_out_{error.pin}", 1)
+            else:
                 found.setdefault(task.id, attempt)
     return [found[task] for task in sorted(found, key=lambda task: order(goal.spec.seed, task))[:at_most]]
+
+
+def require_mixable(ctx: Context, goal: GoalRecord, tasks: Sequence[Task], attempts: Sequence[Attempt]) -> None:
+    """Each is of a task that this round has, judged and priced as this round judges and prices it. Raises PinMismatch."""
+    known = {task.id: task for task in tasks}
+    rules = goal.spec.rewards.digest()
+    for attempt in attempts:
+        task = known.get(attempt.trajectory.task_id)
+        present = {"rewards": rules} | ({"tasks": task.digest()} if task else {})
+        kind = task.kind if task else None
+        verifier = goal.bundles.judging(kind)[1] if kind else attempt.verdict.verifier
+        own = attempt_pins(attempt)
+        recorded = {name: own[name] for name in ("tasks", "verifier", "rewards")}
+        ctx.require_pins(recorded, {**present, "verifier": verifier}, "mix", f"{attempt.trajectory.id}:")
 
 
 def row_of(source: str, attempt: Attempt) -> dict[str, Any]:
@@ -168,6 +186,8 @@ def write_demonstrations(
 
 
 def load_demonstrations(ctx: Context) -> list[dict[str, Any]]:
+    """The rows that SFT trains on. Raises PinMismatch for one that this round would judge or price otherwise."""
     record: DataRecord = ctx.record("data")
     folder = ctx.workspace.open_artifact(record.artifacts["demonstrations"])
+    require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), read_attempts(folder / "attempts.parquet"))
     return [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text("utf-8").splitlines()]

@@ -15,7 +15,7 @@ from typing import Literal
 
 from environments.bundles import Bundle
 from environments.engines import missing, open_engine
-from environments.image import build_image
+from environments.image import build_image, layer_digest
 from environments.lock import digest
 from environments.restored import restore_image
 from environments.runner import Runner
@@ -62,19 +62,47 @@ def _image(
     return image.environment, image.root
 
 
+@lru_cache(maxsize=8)
+def _layer_of(root: Path) -> str:
+    """The tree as it is now, once a process, like every artifact."""
+    return layer_digest(root)
+
+
 def pinned_image(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
-    """The image of the round's record. A replay takes the kept layer where this machine would build another one now."""
-    if ctx.operation != "resume" and "image" in goal.artifacts:
-        try:
-            built = image_of(goal.spec, ctx.cache, ctx.workspace.root)
-        except PostloopError:  # e.g. the declared Python is gone: the layer says what it was
-            built = None
-        if built is None or built[0].layer != goal.environment.layer:
-            layer = ctx.workspace.open_artifact(goal.artifacts["image"]) / "layer.tar"
-            restored = restore_image(ctx.cache / "images", goal.environment, layer)
-            return restored.environment, restored.root
-        return built
+    """The image of the round's record, byte for byte. Raises PinMismatch when it is another one now.
+
+    A replay takes the kept layer where this machine would build another one, or has a damaged one.
+    """
+    find = _kept if ctx.operation != "resume" and "image" in goal.artifacts else _built
+    environment, root = find(ctx, goal)
+    if environment.layer == goal.environment.layer:  # else it is said to be another one already
+        environment = environment.model_copy(update={"layer": _layer_of(root)})
+    ctx.require_pins(environment_pins(goal.environment), environment_pins(environment))
+    return environment, root
+
+
+def _built(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
     return image_of(goal.spec, ctx.cache, ctx.workspace.root)
+
+
+def _kept(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
+    """A tree of the recorded layer, described as the record has it."""
+    try:
+        environment, root = _built(ctx, goal)
+        if environment.layer == goal.environment.layer == _layer_of(root):
+            return goal.environment, root
+    except PostloopError:  # e.g. the declared Python is gone: the layer says what it was
+        pass
+    layer = ctx.workspace.open_artifact(goal.artifacts["image"]) / "layer.tar"
+    return restore_image(ctx.cache / "images", goal.environment, layer)
+
+
+def environment_pins(environment: Environment) -> dict[str, str]:
+    """The layer; and the description without it, which holds variables and locale."""
+    return {
+        "environment": environment.layer,
+        "variables": environment.model_copy(update={"layer": "0" * 64}).digest(),
+    }
 
 
 def seed_for(seed: int, purpose: Purpose, policy: str, task: Task, index: int) -> int:
@@ -182,19 +210,26 @@ class Equipment:
         )
 
 
+def pinned_bundles(ctx: Context, goal: GoalRecord) -> dict[str, Bundle]:
+    """The stored trees, none of them started. Raises IntegrityError, PinMismatch."""
+    named = goal.bundles.named()
+    bundles = {name: Bundle(ctx.workspace.open_artifact(goal.artifacts[name])) for name in named}
+    ctx.require_pins(named, {name: bundle.digest for name, bundle in bundles.items()})
+    return bundles
+
+
 @contextmanager
 def equip(ctx: Context, goal: GoalRecord, instead: Mapping[str, Path] | None = None) -> Iterator[Equipment]:
-    """Open the pinned bench: bundles run from their stored trees; a drifted image is refused before anything is run.
+    """Open the pinned bench: bundles run from their stored trees; what drifted is refused before anything is run.
 
     `instead`: pin -> folder of the bundle that judges in place of the round's own, for rescoring.
     """
     environment, root = pinned_image(ctx, goal)
-    ctx.require_pin("environment", goal.environment.layer, environment.layer)
+    bundles = pinned_bundles(ctx, goal)
     engine = open_engine(goal.spec.environment.engine, goal.spec.environment.runtime)
     ctx.telemetry.put("sandbox_not_in_force", missing(engine))
     limits, retries = goal.spec.environment.limits, ctx.runtime.sandbox_retries
-    trees = {name: ctx.workspace.open_artifact(goal.artifacts[name]) for name in goal.bundles.named()}
-    bundles = {name: Bundle((instead or {}).get(name, tree)) for name, tree in trees.items()}
+    bundles |= {name: Bundle(tree) for name, tree in (instead or {}).items() if name in bundles}
 
     def judge(name: str, role: Literal["training", "audit"] = "training") -> Verifier:
         return Verifier(bundles[name], environment, root, engine, limits, role, retries)

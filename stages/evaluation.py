@@ -41,6 +41,7 @@ def inputs(ctx: Context) -> Inputs:
     goal: GoalRecord = ctx.record("goal")
     sections = rollout_sections(goal)
     sections["evaluation"] = goal.spec.evaluation.model_dump(mode="json")
+    sections["temperature"] = goal.spec.evaluation.temperature
     sections["criteria"] = [criterion.model_dump(mode="json") for criterion in goal.spec.criteria]
     pins = {**bench_pins(goal), "tasks": ctx.record("data").artifacts["tasks"].digest}
     if goal.bundles.audit_verifier:
@@ -195,7 +196,7 @@ def _attempted(
     ctx: Context, bench: Equipment, name: str, where: Place, weights: Digest, suites: Mapping[str, Sequence[Task]]
 ) -> dict[str, list[Attempt]]:
     spec = bench.goal.spec
-    folder = folder_of(ctx, where)
+    folder = folder_of(ctx, where, weights)
     sampler = bench.sampler(folder)
     attempts: dict[str, list[Attempt]] = {}
     began = time.monotonic()

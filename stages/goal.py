@@ -19,6 +19,7 @@ from schemas.base import Digest, Json
 from schemas.bucket import Material
 from schemas.goal import Bundles, GoalRecord, GoalSpec, RuntimeSpec
 from schemas.model import PathModel
+from schemas.pins import PinsSpec
 from schemas.task import Kind
 from stages.artifacts import store
 from stages.canary import bundle_folder, check, refuse
@@ -26,27 +27,29 @@ from stages.checkpoints import model_folder, previous_champion
 from stages.context import Context
 from stages.equipment import image_of
 from stages.models import checkpoint_of
+from stages.pins import UNPINNED
 from stages.tasks import seed_kinds
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
 
 def deciding(spec: GoalSpec) -> GoalSpec:
-    """The spec without what only says where and how fast."""
-    return spec.model_copy(update={"runtime": RuntimeSpec()})
+    """The spec without what only says where and how fast, or what may differ."""
+    return spec.model_copy(update={"runtime": RuntimeSpec(), "pins": PinsSpec()})
 
 
 def inputs(ctx: Context) -> Inputs:
     spec = deciding(ctx.spec)
     material, weights = merged(ctx)
     sections: dict[str, Json] = {
-        "spec": spec.model_dump(mode="json"),
+        **spec.model_dump(mode="json", exclude=set(UNPINNED)),
         "material": [item.model_dump(mode="json") for item in material],
         "weights": {family: weights[family] for family in sorted(weights)},
     }
     pins = {name: Bundle(folder).digest for name, folder in bundles_of(ctx).items()}
     if isinstance(spec.model, PathModel):  # a package and a tiny model are what they are; a folder may have changed
-        pins["base"] = checkpoint_of(model_folder(ctx, ctx.spec.model)).weights
+        pins |= checkpoint_of(model_folder(ctx, ctx.spec.model)).pins()
+    pins["limits"] = spec.environment.limits.digest()  # as every stage after it names them
     if spec.environment.lock is not None:
         pins["lock"] = digest(ctx.workspace.root / spec.environment.lock)
     champion = _champion(ctx)

@@ -71,7 +71,7 @@ PLUMBING: tuple[str, ...] = (
     "stages/workspace.py",
 )
 
-_POLICY = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy")
+_POLICY = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy", "jinja2")
 _TRAINING = (*_POLICY, "trl", "accelerate", "datasets")
 _TABLES = ("pyarrow", "great-expectations")
 # goal pins the whole set: it is the run's lock. Ours only: what a library itself needs follows from its version's pins.
@@ -86,7 +86,7 @@ LIBRARIES: dict[StageName, tuple[str, ...]] = {
 
 
 def key_inputs(
-    stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path = ROOT
+    stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path | None = None
 ) -> dict[str, Digest]:
     """Pin name -> digest of all that enters the key of `stage`; what a record keeps as its `inputs`.
 
@@ -104,14 +104,15 @@ def key_inputs(
 
 
 def stage_key(
-    stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path = ROOT
+    stage: StageName, sections: Mapping[str, Json], inputs: Mapping[str, Digest], root: Path | None = None
 ) -> Digest:
     """Digest of `key_inputs` and the stage's name."""
     return digest_of([stage, key_inputs(stage, sections, inputs, root)])
 
 
-def code_digest(stage: StageName, root: Path = ROOT) -> Digest:
-    """Digest of the declared files of `stage`: relative path -> SHA-256 of the content."""
+def code_digest(stage: StageName, root: Path | None = None) -> Digest:
+    """Digest of the declared files of `stage`: relative path -> SHA-256 of the content. `root`: None for our own."""
+    root = root or ROOT
     files = sorted(declared_files(DECLARED[stage], root))
     return digest_of(
         {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

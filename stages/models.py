@@ -60,19 +60,27 @@ def fetch(source: ModelSource, cache: Path) -> Path:
 
 def checkpoint_of(folder: Path, parent: Digest | None = None) -> Checkpoint:
     """Digests of what is in the folder, nested files too. Raises InputError when a part is missing. About 1 s a GB."""
-    weights = sorted(folder.rglob("*.safetensors"))
-    config = folder / "config.json"
-    tokenizer = {name: _sha256(folder / name) for name in _TOKENIZER_FILES if (folder / name).is_file()}
-    for present, what in ((weights, "*.safetensors"), (config.is_file(), "config.json"), (tokenizer, "tokenizer.json")):
-        if not present:
-            raise InputError(f"model {folder}: no {what} in it; give a folder written by save_pretrained")
+    contents = _contents(folder)
+    weights = sorted(digest for name, digest in contents.items() if name.endswith(".safetensors"))
+    config = contents.get("config.json")
+    tokenizer = {name: contents[name] for name in _TOKENIZER_FILES if name in contents}
+    if not weights or config is None or not tokenizer:
+        what = "*.safetensors" if not weights else "config.json" if config is None else "tokenizer.json"
+        raise InputError(f"model {folder}: no {what} in it; give a folder written by save_pretrained")
     return Checkpoint(
-        weights=digest_of(sorted(_sha256(path) for path in weights)),
-        config=_sha256(config),
+        weights=digest_of(weights),
+        config=config,
         tokenizer=digest_of(tokenizer),
         template=hashlib.sha256(template_of(folder).encode()).hexdigest(),
+        files=digest_of(contents),
         parent=parent,
     )
+
+
+def _contents(folder: Path) -> dict[str, Digest]:
+    """Relative path -> SHA-256: what loading may read, whatever its name. Only our own note of a cached model is left out."""
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): _sha256(path) for path in paths if path != folder / PIN_FILE}
 
 
 def template_of(folder: Path) -> str:
@@ -102,15 +110,19 @@ def _checked_path(folder: Path) -> Path:
 def _checked_cache(folder: Path) -> Path:
     try:
         stored = Checkpoint.model_validate(json.loads((folder / PIN_FILE).read_text(encoding="utf-8"))["checkpoint"])
-        present = checkpoint_of(folder)
-    except (OSError, ValueError, KeyError, InputError) as error:
+        now = checkpoint_of(folder).pins("weights")
+    except (OSError, ValueError, KeyError) as error:
         raise IntegrityError(f"cached model {folder}: damaged ({error}); delete the folder and run again") from error
-    if stored != present:
-        part = next(name for name in Checkpoint.model_fields if getattr(stored, name) != getattr(present, name))
+    except InputError as error:  # a part is missing
+        was = stored.files or stored.weights
         raise IntegrityError(
-            f"cached model {folder}: {part} was {getattr(stored, part)}, is {getattr(present, part)}; "
-            "delete the folder and run again"
-        )
+            f"cached model {folder}: files was {was}, is incomplete ({error}); delete the folder and run again"
+        ) from error
+    for part, was in stored.pins("weights").items():
+        if was != now[part]:
+            raise IntegrityError(
+                f"cached model {folder}: {part} was {was}, is {now[part]}; delete the folder and run again"
+            )
     return folder
 
 

@@ -1,4 +1,8 @@
-"""The run pin of a round, derived from its records alone: it can be made again and never disagrees with them."""
+"""The pins of a round and of an attempt, derived from records alone: they can be made again and never disagree with them.
+
+`derive` makes the file that people diff; `declared` what a round's records say now, under the names that its stages wrote
+down as their inputs; `attempt_pins` what one attempt was made under.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,22 @@ import platform
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from evals.rules import complete, rules_digest
 from schemas.backflow import BackflowRecord
-from schemas.base import Digest, digest_of
+from schemas.base import Digest, Json, digest_of
+from schemas.data import DataRecord
 from schemas.goal import GoalRecord
 from schemas.model import Checkpoint
-from schemas.pins import RunPin
+from schemas.pins import RunPin, pin_of
 from schemas.record import Record, StageName
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
+from schemas.trajectory import Attempt
 
 _CARRIED = ("tasks", "demonstrations", "pairs")
+UNPINNED = ("runtime", "pins")  # sections of the spec that decide no result
 
 
 def derive(records: Mapping[StageName, Record], commit: str | None = None) -> RunPin:
@@ -44,7 +52,7 @@ def derive(records: Mapping[StageName, Record], commit: str | None = None) -> Ru
 
 def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
     spec = record.spec
-    plain = spec.model_dump(mode="json", exclude={"runtime"})
+    plain = spec.model_dump(mode="json", exclude=set(UNPINNED))
     gates = {
         "parse_rate": spec.sft.min_parse_rate,
         "headroom": plain["rl"]["headroom"],
@@ -73,6 +81,53 @@ def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
     return pins
 
 
+def declared(goal: GoalRecord, stored: Mapping[str, Any], data: DataRecord | None) -> dict[str, Digest]:
+    """What the round's goal and data records say, under the names of `Record.inputs`.
+
+    `stored`: the goal record as it lies on disk. Sections are digested as they were written: a schema that has since got
+    a field with a default changes no digest.
+    """
+    spec: Mapping[str, Json] = stored["spec"]
+    sections = {name: spec[name] for name in spec if name not in UNPINNED}
+    sections |= {"temperature": stored["spec"]["evaluation"].get("temperature")}
+    sections |= {name: stored[name] for name in ("material", "weights") if name in stored}
+    pins = {f"spec.{name}": digest_of(value) for name, value in sections.items()}
+    pins |= {
+        "environment": goal.environment.layer,
+        "variables": digest_of({**stored["environment"], "layer": "0" * 64}),
+        "limits": digest_of(stored["spec"]["environment"]["limits"]),
+        **goal.base.pins(),
+        **goal.bundles.named(),
+    }
+    made = data.artifacts if data is not None else {}
+    return pins | {name: made[name].digest for name in _CARRIED if name in made}
+
+
+def comparable(inputs: Mapping[str, Digest], present: Mapping[str, Digest]) -> dict[str, Digest]:
+    """Those of a record's inputs that `present` can answer; a bundle that is gone is kept, as it is absent now."""
+    return {name: was for name, was in inputs.items() if name in present or pin_of(name) in ("verifier", "harness")}
+
+
+def attempt_pins(attempt: Attempt) -> dict[str, Digest]:
+    """What it was made, judged and priced under, as it says itself; its seed is none of it. No policy where no turn was."""
+    trajectory, verdict = attempt.trajectory, attempt.verdict
+    policies = sorted({(turn.policy, turn.policy_version) for turn in trajectory.turns})
+    shown = [trajectory.hint, trajectory.noise, trajectory.parent, trajectory.prefix_turn]
+    audit = {"audit_verifier": attempt.audit.verifier} if attempt.audit is not None else {}
+    return {
+        "tasks": trajectory.task,
+        "environment": verdict.image,
+        "limits": verdict.limits,
+        "verifier": verdict.verifier,
+        **audit,
+        "harness": trajectory.harness,
+        "rewards": attempt.reward.rules,
+        **({"policy": digest_of(policies)} if policies else {}),
+        "sampling": trajectory.sampling.digest(),
+        "hint": digest_of(shown),
+    }
+
+
 def _checkpoint_pins(records: Mapping[StageName, Record]) -> dict[str, Digest]:
     goal, sft, rl = records.get("goal"), records.get("sft"), records.get("rl")
     found: dict[str, Checkpoint | None] = {
@@ -84,7 +139,7 @@ def _checkpoint_pins(records: Mapping[StageName, Record]) -> dict[str, Digest]:
     pins = {name: checkpoint.weights for name, checkpoint in made.items()}
     if made:
         last = list(made.values())[-1]
-        pins |= {"policy": last.weights, "tokenizer": last.tokenizer, "template": last.template, "config": last.config}
+        pins |= last.pins("policy")
     return pins
 
 

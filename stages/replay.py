@@ -15,7 +15,7 @@ or from a server that composes its batches by itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 from schemas.base import canonical
 from schemas.errors import InputError, PinMismatch
 from schemas.goal import GoalRecord, RuntimeSpec, Volatile
+from schemas.pins import Operation, PinsSpec
+from schemas.record import StageName
 from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
@@ -31,10 +33,11 @@ from schemas.task import Task
 from schemas.trajectory import Sampling, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.attempts import read_attempts
-from stages.checkpoints import fetch_base
+from stages.checkpoints import fetch_base, trained_folder
 from stages.context import Context, FanOut, Progress, chunks, in_order, silent
 from stages.equipment import Equipment, equip
 from stages.keys import libraries_digest
+from stages.pins import attempt_pins, comparable, declared
 from stages.recorded import Recorded
 from stages.rollout import RolloutRequest, Setting, rollout
 from stages.samplers import Sampler, open_sampler, use_threads
@@ -61,17 +64,24 @@ def replay(
     level: Level,
     *,
     runtime: RuntimeSpec | None = None,
+    pins: PinsSpec | None = None,
     fan_out: FanOut = in_order,
     progress: Progress = silent,
 ) -> Iterator[Replay]:
-    """One answer for each, round by round. Raises PinMismatch when a pin of the operation is another one now."""
+    """One answer for each, round by round. Raises PinMismatch when a pin of the operation is another one now.
+
+    `pins`: which may differ; an answer names those that did.
+    """
     done = 0
     for number in sorted({one.round for one in chosen}):
         mine = [one for one in chosen if one.round == number]
-        operation = "regenerate" if level == "regenerate" else "replay"
-        with open_bench(space, cache, number, operation, runtime or RuntimeSpec(), fan_out) as bench:
+        where = {"runtime": runtime or RuntimeSpec(), "pins": pins or PinsSpec()}
+        operation: Operation = "regenerate" if level == "regenerate" else "replay"
+        stages = list(dict.fromkeys(one.stage for one in mine))
+        with open_bench(space, cache, number, operation, where, fan_out, stages=stages) as bench:
             for part in _parts(mine, level):
-                yield from _again(bench, part, level)
+                for answer in _again(bench, part, level):
+                    yield answer.model_copy(update={"exceptions": list(bench.context.exceptions)})
                 done += len(part)
                 progress(f"replay {level}", done, len(chosen))
 
@@ -82,6 +92,7 @@ class Bench:
 
     equipment: Equipment
     tasks: Mapping[str, Task]  # by digest
+    pins: Mapping[str, str]  # what the round's records say
     samplers: dict[str, Sampler] = field(default_factory=dict)  # the last one only: models are large
 
     @property
@@ -94,31 +105,32 @@ def open_bench(
     space: Workspace,
     cache: Path,
     number: int,
-    operation: str,
-    runtime: RuntimeSpec,
-    fan_out: FanOut,
+    operation: Operation,
+    where: Mapping[str, Any],
+    fan_out: FanOut = in_order,
+    *,
+    stages: Sequence[StageName] = (),
     instead: Mapping[str, Path] | None = None,
 ) -> Iterator[Bench]:
-    """The bench of a round as its records pin it, for an operation of the pin table; `instead` as in `equip`."""
+    """The round's bench, once every pin of the operation's row was compared: what the stages that made the attempts wrote
+    down as their inputs with what the round's records say, and these with the content as it is now.
+
+    `where`: the sections of the spec that are of today (runtime, pins). `instead` as in `equip`.
+    """
     goal = space.read(number, "goal")
     if not isinstance(goal, GoalRecord) or goal.skipped:
         raise InputError(f"round {number}: no goal record, so no pins to {operation} under; restore its rounds/ folder")
-    spec = goal.spec.model_copy(update={"runtime": runtime})
+    spec = goal.spec.model_copy(update=dict(where))
     ctx = Context(space, number, spec, cache, fan_out, operation=operation)
-    if operation == "regenerate":
-        _require_libraries(goal)
+    pins = declared(goal, space.stored(number, "goal"), space.read(number, "data"))  # type: ignore[arg-type]
+    for stage in stages:
+        record = space.read(number, stage)
+        ctx.require_pins(comparable(record.inputs, pins) if record else {}, pins)
+    if "libraries" in goal.inputs:
+        ctx.require_pins({"libraries": goal.inputs["libraries"]}, {"libraries": libraries_digest("goal")})
     tasks = {task.digest(): task for task in load_tasks(ctx)} if space.has(number, "data") else {}
     with equip(ctx, goal, instead) as equipment:
-        yield Bench(equipment, tasks)
-
-
-def _require_libraries(goal: GoalRecord) -> None:
-    before, now = goal.inputs.get("libraries", "absent"), libraries_digest("goal")
-    if before != now:
-        remedy = (
-            "install the recorded requirements.lock, or replay without --regenerate, which needs no equal libraries"
-        )
-        raise PinMismatch("regenerate", "libraries", before[:12], now[:12], remedy)
+        yield Bench(equipment, tasks, pins)
 
 
 def _parts(mine: Sequence[Recorded], level: Level) -> list[Sequence[Recorded]]:
@@ -151,14 +163,15 @@ def _unable(bench: Bench, one: Recorded) -> str | None:
         return f"infrastructure broke it then: {trajectory.reason or verdict.reason}"
     if trajectory.task not in bench.tasks:
         return f"task {trajectory.task_id} {trajectory.task[:12]} is not among those of round {one.round}"
-    pinned = {
-        "environment": (verdict.image, bench.equipment.runner.image),
-        "limits": (verdict.limits, bench.equipment.runner.limits_digest),
-    }
-    wrong = next(
-        (f"pin {name}: {was[:12]}, its round has {now[:12]}" for name, (was, now) in pinned.items() if was != now), None
-    )
-    return wrong and f"made under other pins than its round ({wrong})"
+    task, own = bench.tasks[trajectory.task], attempt_pins(one.attempt)
+    harness, _ = bench.equipment.goal.bundles.judging(task.kind)
+    round_s = {**bench.pins, "harness": harness, "rewards": bench.pins["spec.rewards"]}
+    try:  # another verifier shows in the verdicts
+        said = {name: own[name] for name in ("environment", "limits", "harness", "rewards")}
+        bench.context.require_pins(said, round_s, subject="of the attempt")
+    except PinMismatch as error:
+        return f"made under other pins than its round ({error})"
+    return None
 
 
 # --- L0 and L1
@@ -248,23 +261,32 @@ def _verdicts(
 
 def _judged(bench: Bench, one: Recorded, level: Level, verdict: Verdict, audit: Verdict | None) -> Replay:
     volatile = bench.equipment.goal.spec.environment.volatile
+    allowed = [exception.pin for exception in bench.context.exceptions]
     for name, before, now in (("verdict", one.attempt.verdict, verdict), ("audit", one.attempt.audit, audit)):
         if now is None or before is None or before.status is Status.ERROR:
             continue
         if now.status is Status.ERROR:
             return one.found(level, same=None, reason=f"infrastructure broke it now: {now.reason}", infrastructure=True)
-        first = verdict_difference(name, before, now, volatile)
+        first = verdict_difference(name, before, now, volatile, allowed)
         if first is not None:
             return one.found(level, same=False, first=first)
     return one.found(level, same=True)
 
 
-def verdict_difference(name: str, before: Verdict, now: Verdict, volatile: Sequence[Volatile]) -> Difference | None:
-    """The first field that differs: names and results exactly, details up to what is volatile."""
-    for pin in ("outcome", "task", "image", "limits", "verifier"):
-        was, present = getattr(before, pin), getattr(now, pin)
-        if was != present:
-            return Difference(where=f"{name}.{pin}", recorded=was[:12], now=present[:12])
+_KEYED = {"outcome": "", "task": "tasks", "image": "environment", "limits": "limits", "verifier": "verifier"}
+
+
+def verdict_difference(
+    name: str, before: Verdict, now: Verdict, volatile: Sequence[Volatile], allowed: Collection[str] = ()
+) -> Difference | None:
+    """The first field that differs: names and results exactly, details up to what is volatile.
+
+    `allowed`: pins that the spec lets differ, so that a verdict's own name for them may.
+    """
+    for part, pin in _KEYED.items():
+        was, present = getattr(before, part), getattr(now, part)
+        if was != present and pin not in allowed:
+            return Difference(where=f"{name}.{part}", recorded=was[:12], now=present[:12])
     for part in _VERDICT:
         first = _differs(f"{name}.{part}", getattr(before, part), getattr(now, part), ())
         if first is not None:
@@ -349,12 +371,12 @@ def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     if any(place.rows != len(batch) for place in places):
         return f"its batch had {places[0].rows} rows, the table keeps {len(batch)} of them; it cannot be made again"
     policy = min(policies)
-    if first.sampling.engine == "transformers" and _folder(bench, policy) is None and _step(bench, policy) is None:
+    if first.sampling.engine == "transformers" and policy_folder(bench, policy) is None and _step(bench, policy) is None:
         return f"policy {policy[:12]} is neither a checkpoint nor a kept step of its round: a phase behind another one"
     return None
 
 
-def _folder(bench: Bench, policy: str) -> Path | None:
+def policy_folder(bench: Bench, policy: str) -> Path | None:
     """The folder of the round's checkpoint with these weights."""
     ctx = bench.context
     goal, sft, rl = (ctx.workspace.read(ctx.round, stage) for stage in ("goal", "sft", "rl"))
@@ -363,7 +385,7 @@ def _folder(bench: Bench, policy: str) -> Path | None:
         return fetch_base(ctx, goal)
     for record in (sft, rl):
         if isinstance(record, SftRecord | RlRecord) and record.checkpoint and record.checkpoint.weights == policy:
-            return ctx.workspace.open_artifact(record.artifacts["checkpoint"])
+            return trained_folder(ctx, record)
     return None
 
 
@@ -373,14 +395,14 @@ def _step(bench: Bench, policy: str) -> tuple[Path, Path] | None:
     rl = ctx.workspace.read(ctx.round, "rl")
     if not isinstance(rl, RlRecord) or rl.checkpoint is None or rl.checkpoint.parent is None:
         return None
-    start = _folder(bench, rl.checkpoint.parent)
+    start = policy_folder(bench, rl.checkpoint.parent)
     adapter = find_step(ctx.workspace.open_artifact(rl.artifacts["adapter"]), rl.checkpoint.parent, policy)
     return (start, adapter) if start and adapter else None
 
 
 def _sampler(bench: Bench, policy: str, sampling: Sampling) -> Sampler:
     ctx = bench.context
-    folder = _folder(bench, policy)
+    folder = policy_folder(bench, policy)
     step = _step(bench, policy) if folder is None and sampling.engine == "transformers" else None
     if step is not None:
         use_threads(sampling.threads)

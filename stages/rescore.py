@@ -88,8 +88,10 @@ def rescore(
     for number in sorted({one.round for one in chosen}):
         mine = [one for one in chosen if one.round == number]
         if digests:
+            where = {"runtime": runtime or RuntimeSpec()}
+            made_by = list(dict.fromkeys(one.stage for one in mine))
             with open_bench(
-                space, cache, number, "rescore", runtime or RuntimeSpec(), fan_out, judging.verifiers
+                space, cache, number, "rescore", where, fan_out, stages=made_by, instead=judging.verifiers
             ) as bench:
                 _prove(work, bench, number, progress)
                 _weigh(work, mine, judging, bench.equipment.goal, _judged(work, bench, mine, progress))

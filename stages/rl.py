@@ -26,10 +26,12 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose, UseEdge
 from stages.artifacts import scratch, store
 from stages.attempts import write_attempts, write_edges
+from stages.checkpoints import trained_folder
 from stages.context import Context
-from stages.demonstrations import edge_of
+from stages.demonstrations import edge_of, require_mixable
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import checkpoint_of
+from stages.pins import attempt_pins
 from stages.samplers import Sampler, use_threads
 from stages.sft import choosing, mover, rollout_sections
 from stages.tasks import bench_pins, load_tasks
@@ -75,7 +77,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     refusal = _refusal(sft)
     if refusal is not None:
         return RlRecord(key=key, inputs=pins, skipped=refusal)
-    start = ctx.workspace.open_artifact(sft.artifacts["checkpoint"])
+    start = trained_folder(ctx, sft)
     use_threads(goal.spec.sampling.threads)  # whatever samples, training computes with them, also in a resumed process
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
@@ -196,7 +198,21 @@ def sample_groups(
     """One group of `size` attempts a task, on one policy. `salt` separates the seeds of one step from another's."""
     requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]))
     attempts = bench.attempt(sampler, requests, audit="passes")
-    return [attempts[start : start + size] for start in range(0, len(attempts), size)]
+    groups = [attempts[start : start + size] for start in range(0, len(attempts), size)]
+    for group in groups:
+        require_one_group(bench.context, group)
+    return groups
+
+
+def require_one_group(ctx: Context, group: Sequence[Attempt]) -> None:
+    """Rewards are compared within a group, so nothing but the seed may differ. Raises PinMismatch, naming the group.
+
+    One that infrastructure broke before its first turn names no policy.
+    """
+    made = [attempt_pins(attempt) for attempt in group]
+    shared = {name: pin for pins in reversed(made) for name, pin in pins.items()}  # of the first that has it
+    for pins in made[1:]:
+        ctx.require_pins(shared, {**shared, **pins}, "group", f"{group[0].trajectory.task_id}:")
 
 
 def mixed(group: Sequence[Attempt]) -> bool:
@@ -285,6 +301,7 @@ def _dpo(
         for group in sample_groups(bench, sampler, tasks, phase.group_size, [phase.name, done_groups]):
             done.attempts.extend(group)
             done.sampled += 1
+            require_mixable(ctx, goal, tasks, group)
             for better, worse in preferences(group):
                 done.used += 1
                 name = f"{phase.name}/{len(pairs)}"

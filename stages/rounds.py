@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from schemas.base import Digest, digest_of
-from schemas.errors import InputError
+from schemas.errors import InputError, PinMismatch
 from schemas.record import ABANDONED, STAGES, Record, StageName
+from stages import resume
 from stages.context import Context
 from stages.goal import foresee
 from stages.keys import key_inputs, stage_key
@@ -137,15 +138,30 @@ def run_stage(ctx: Context, stage: StageName) -> Record:
             raise InputError(f"round {ctx.round}: {stage} needs {before} first; run `postloop run --until {stage}`")
     began = time.monotonic()
     key, pins = key_of(ctx, stage)
+    resume.require(ctx, stage, pins)
     record, _ = standing(ctx, stage, key, pins)
     if record is None:
-        made: Record = _module(stage).run(ctx, key, pins)
-        record = made
+        record = _run(ctx, stage, key, pins)
     elif stage == "goal":
         _module(stage).watch(ctx)
     ctx.telemetry.put("seconds", round(time.monotonic() - began, 2))
+    if ctx.exceptions:
+        record = record.model_copy(update={"exceptions": ctx.exceptions})
     ctx.workspace.commit(ctx.round, record, ctx.telemetry.values)
+    resume.end(ctx, stage)
     return record
+
+
+def _run(ctx: Context, stage: StageName, key: Digest, pins: dict[str, Digest]) -> Record:
+    resume.begin(ctx, stage, pins)
+    try:
+        made: Record = _module(stage).run(ctx, key, pins)
+    except PinMismatch:
+        raise
+    except InputError:  # a person will change what was wrong: there is nothing to go on with
+        resume.end(ctx, stage)
+        raise
+    return made
 
 
 def abandon(workspace: Workspace) -> int | None:

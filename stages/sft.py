@@ -70,7 +70,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
     if not rows:
         raise InputError("sft: the data stage left no demonstrations; set data.demonstrations in goal.yaml")
     origin, parent = start_checkpoint(ctx)
-    start = folder_of(ctx, origin)
+    start = folder_of(ctx, origin, parent)
     loss: list[float] = []
     use_threads(goal.spec.sampling.threads)
     with scratch(ctx.workspace) as work:

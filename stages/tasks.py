@@ -67,9 +67,7 @@ def bench_pins(goal: GoalRecord) -> dict[str, Digest]:
         "environment": goal.environment.layer,
         "variables": goal.environment.model_copy(update={"layer": "0" * 64}).digest(),
         "limits": goal.spec.environment.limits.digest(),
-        "base": goal.base.weights,
-        "tokenizer": goal.base.tokenizer,
-        "template": goal.base.template,
+        **goal.base.pins(),
         **{name: digest for name, digest in goal.bundles.named().items() if name != "audit_verifier"},
     }
 

@@ -201,6 +201,11 @@ class Workspace:
             remedy = f"restore it with `git checkout -- {name}`"
             raise IntegrityError(f"{name}: not a {stage} record: {_first(error)}; {remedy}") from error
 
+    def stored(self, number: int, stage: StageName) -> dict[str, Any]:
+        """The record as it was written, without what its schema has since got. Call it after `read`, which checks it."""
+        content: dict[str, Any] = json.loads((self.folder(number) / f"{stage}.json").read_bytes())
+        return content
+
     def records(self, number: int) -> dict[StageName, Record]:
         """Records of a round in the order of the stages."""
         found = ((stage, self.read(number, stage)) for stage in STAGES)
