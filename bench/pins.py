@@ -569,15 +569,16 @@ def with_expectations(
     stages = stream.sample(LATER, len(LATER))
     resumed = [(f"resume {stage}", refuses("resume", stage)) for stage in stages]
     begun = [(f"next {stage}", refuses("resume", stage)) for stage in stages if stage not in ("data",)]
-    again = [(f"{name} {stages[0]}", refuses(name, stages[0])) for name in ("replay", "regenerate")]  # type: ignore[arg-type]
+    operations: tuple[Operation, ...] = ("replay", "regenerate")
+    again = [[(f"{name} {stage}", refuses(name, stage)) for stage in stages] for name in operations]
     mixing = [] if "audit" in what else [("mix", refuses("mix", None))]
     chosen = [
         pair
-        for row in (resumed, begun)
+        for row in (resumed, begun, *again)
         for pair in (next((p for p in row if p[1]), None), next((p for p in row if not p[1]), None))
         if pair is not None
     ]
-    probes = [*chosen, *again, *mixing]
+    probes = [*chosen, *mixing]
     return Mutation(
         pins,
         what,
