@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -301,7 +302,9 @@ def test_a_persons_own_files_links_and_shared_caches_stay(space: Workspace, tmp_
     (space.root / "artifacts/mine").symlink_to(outside)
     (space.root / "artifacts/data/notes").mkdir()
     (space.root / "mine.csv").write_text("1,2\n")
-    subprocess.run(["dvc", "add", "-q", "mine.csv"], cwd=space.root, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "dvc", "add", "-q", "mine.csv"], cwd=space.root, check=True, capture_output=True
+    )
     (space.root / "artifacts/data/tasks-aaaaaaaaaaaa").symlink_to(outside)
     assert paths(survey(space)) == {"artifacts/data/tasks-aaaaaaaaaaaa"}
     collect(space)
