@@ -217,13 +217,15 @@ def _run_rounds(space: Any, wanted: int, until: Any, quiet: bool) -> None:
     stopping.install()
     server = embedded.start(space.root)
     from flows.loop import round_flow
+    from flows.running import prefect_errors
     from stages import rounds as progress
 
     if server is not None:
         embedded.import_until(_needed_later(space, until), server.answers)
         server.wait()
     while progress.complete_rounds(space) < wanted:
-        round_flow(str(space.root), until, quiet)
+        with prefect_errors():
+            round_flow(str(space.root), until, quiet)
         if until is not None:
             return
 

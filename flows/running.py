@@ -19,7 +19,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.progress import reporter
 from flows.settings import cache_folder
 from flows.stopping import check
-from schemas.errors import InfrastructureError
+from schemas.errors import InfrastructureError, PostloopError
 from schemas.record import Record, StageName
 from stages.context import Context, FanOut, Telemetry, chunks
 from stages.rounds import run_stage
@@ -59,6 +59,25 @@ class PrefectFanOut:
 
 def runner(workers: int) -> Any:
     return ThreadPoolTaskRunner(max_workers=workers)
+
+
+@contextmanager
+def prefect_errors() -> Iterator[None]:
+    """Where Prefect's own server fails, as on a full disk, the error that our stage had counts, else one line on Prefect's."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("httpx", "httpcore", "prefect"):
+            raise
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, PostloopError):
+            cause = cause.__cause__ or cause.__context__
+        if cause is not None:
+            raise cause from None
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise InfrastructureError(
+            f"Prefect's server failed: {first}; look for a full disk, then run again: what was recorded is safe"
+        ) from error
 
 
 def infrastructure_only(task_: Any, run: Any, state: Any) -> bool:

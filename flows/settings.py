@@ -37,7 +37,8 @@ def prepare(workspace: Path) -> None:
     """Set what is not set. Prefect's own files go under the workspace's .postloop, which may be deleted at any time."""
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    logging.getLogger("EventsWorker").setLevel(logging.CRITICAL)  # Prefect's own level does not reach it
+    for told_by_us in ("EventsWorker", "mlflow.store.db.utils"):  # no level of theirs reaches these
+        logging.getLogger(told_by_us).setLevel(logging.CRITICAL)
     home = Path(os.environ.setdefault("PREFECT_HOME", str(workspace / ".postloop" / "prefect")))
     home.mkdir(parents=True, exist_ok=True)  # Prefect makes only the last folder, and its server needs it
 

@@ -122,7 +122,8 @@ def _translated(uri: str) -> Iterator[None]:
         yield
     except (MlflowException, SQLAlchemyError, CommandError, OSError) as error:
         shown = re.sub(r"//[^/@\s]*@", "//", uri)
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        first = next((line for line in lines if re.match(r"\(\w+\.\w+\) ", line)), lines[0])  # what the database said
         raise TrackingError(
             f"MLflow at {shown}: {one_line(first, 300)}; the round is safe in its records, check runtime.tracking_uri"
         ) from error

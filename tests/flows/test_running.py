@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from schemas.errors import InputError, IntegrityError, PostloopError, SamplerError, SandboxError
+from schemas.errors import InfrastructureError, InputError, IntegrityError, PostloopError, SamplerError, SandboxError
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,3 +162,22 @@ def test_an_error_of_one_item_is_raised_after_the_other_chunks_have_ended() -> N
     with pytest.raises(PostloopError, match="item 0 broke"):
         in_flow(2, work, range(32))
     assert {item for item in range(32) if item >= 8} <= set(ended)
+
+
+def test_the_stages_own_error_counts_where_prefects_server_fails_after_it() -> None:
+    from prefect.exceptions import PrefectException
+
+    from flows.running import prefect_errors
+
+    def falls(error: Exception, own: InfrastructureError | None = None) -> None:
+        error.__context__ = own  # as where Prefect was to note how the flow ended
+        with prefect_errors():
+            raise error
+
+    disk = InfrastructureError("artifact rl/adapter: disk: full")
+    with pytest.raises(InfrastructureError, match=r"^artifact rl/adapter: disk: full$"):
+        falls(PrefectException("500 Internal Server Error"), disk)
+    with pytest.raises(InfrastructureError, match=r"^Prefect's server failed: 500; look for a full disk"):
+        falls(PrefectException("500\nmore"))
+    with pytest.raises(KeyError):
+        falls(KeyError("a fault of ours stays what it is"), disk)
