@@ -8,7 +8,8 @@ demonstrations from the first one's rollouts. Then the verifier is upgraded: `po
 
 Holds when the flips, and the demonstrations, pairs, group members and checkpoints that used them, are exactly those that
 are found another way (every recorded outcome judged on its own by the upgraded verifier, every table of edges read as it
-is); when the rebuilt round uses none of them; and when the bucket `verifier_hole` of round 1 is gone.
+is); when the rebuilt round uses none of them; and when the cause `verifier_hole`, which dev attempts of round 1 had on one half or
+the other, is gone: a bucket of that name is made where the half that chooses has it.
 A real model finds the hole by itself: nothing else is planted. The folder is kept: a second call goes on.
 """
 
@@ -208,11 +209,11 @@ def rebuilt(space: Workspace) -> dict[str, Any]:
 
 
 def holds(result: dict[str, Any]) -> bool:
-    before, after = result["buckets"]["1"], result["buckets"]["3"]
+    after = result["buckets"]["3"]
     return bool(
         result["flips"]["equal"] and result["flips"]["found"] and result["uses_equal"] and all(result["uses"].values())
         and result["checkpoints"]["equal"] and not result["rebuild"]["flips"] and not result["rebuild"]["stale_uses"]
-        and before.get("verifier_hole", 0) and not after.get("verifier_hole", 0)
+        and result["contested"]["1"] and not result["contested"]["3"] and "verifier_hole" not in after
     )  # fmt: skip
 
 
@@ -234,7 +235,7 @@ def main() -> int:
         ["flips, told and found the long way", f"{result['flips']['told']}, {result['flips']['found']}"],
         *([f"stale: {use}", count] for use, count in result["uses"].items()),
         ["stale: checkpoint", result["checkpoints"]["told"]],
-        ["bucket verifier_hole, before and after", ", ".join(str(result["buckets"][n].get("verifier_hole", 0)) for n in "13")],
+        ["dev attempts that only the hole lets pass, before and after", ", ".join(str(result["contested"][n]) for n in "13")],
         ["stale uses in the rebuilt round", result["rebuild"]["stale_uses"]],
     ]  # fmt: skip
     print(table(["a planted hole", ""], rows))

@@ -227,8 +227,8 @@ def _says_composition(r: dict[str, Any]) -> str:
 
 
 def _says_hole(r: dict[str, Any]) -> str:
-    before, after = (r["buckets"][number].get("verifier_hole", 0) for number in ("1", "3"))
-    return f"{r['flips']['told']} flips of {r['attempts']}, {r['uses']}; verifier_hole {before}, then {after}"
+    before, after = (r["contested"][number] for number in ("1", "3"))
+    return f"{r['flips']['told']} flips of {r['attempts']}, {r['uses']}; passed by the hole alone on dev {before}, then {after}"
 
 
 def _says_integrity(r: dict[str, Any]) -> str:
