@@ -150,12 +150,12 @@ def _show(record: Any, uses: Sequence[Any], steps: Sequence[Any], dry_run: bool)
     rules = f"rules {record.rewards.name}@{record.rewards.version}" if record.rewards else "each round's own rules"
     print(f"rescore {record.number}: {record.attempts} attempts, {judges}, {rules}")
     rows = [
-        (one.trajectory, one.round, one.stage, _passed(one.passed_before), _passed(one.passed_after), _value(one.value_before),
-         _value(one.value_after), one.because)
+        (one.trajectory, one.round, f"{_passed(one.passed_before)} {_value(one.value_before)}",
+         f"{_passed(one.passed_after)} {_value(one.value_after)}", one.because)
         for one in record.flips[:LISTED]
     ]  # fmt: skip
-    columns = ("attempt", "round", "stage", "was", "is", "reward was", "is", "because")
-    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows, whole=("attempt",))
+    columns = ("attempt", "round", "was", "is", "because")
+    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows, whole=("attempt", "was", "is"))
     for task in list(record.proofs.values())[:LISTED]:
         print(f"no longer proven as recorded: {task}")
     if record.unjudged:
@@ -164,15 +164,15 @@ def _show(record: Any, uses: Sequence[Any], steps: Sequence[Any], dry_run: bool)
         print("nothing was kept")
         return
     counts = Counter(one.use for one in uses)
+    told = ", ".join(f"{count} {use.replace('_', ' ')}" for use, count in counts.items()) or "nothing used them"
     shown = [
-        (one.use, one.round, one.stage, one.name, one.trajectory or (f"{one.flipped} of {one.of}" if one.of else ""),
+        (one.use.replace("_", " "), f"{one.round} {one.stage}", _what(one),
          "" if one.advantage is None else f"{one.advantage:+.3f}", "" if one.step is None else one.step)
         for one in uses
     ]  # fmt: skip
-    told = ", ".join(f"{count} {use.replace('_', ' ')}" for use, count in counts.items()) or "nothing used them"
     show_table(
-        f"stale now: {told}" + _more(len(shown)),
-        ("use", "round", "stage", "what", "attempt", "advantage", "step"), shown[:LISTED], whole=("attempt",),
+        f"stale now: {told}" + _more(len(shown)), ("use", "round", "what", "advantage", "step"), shown[:LISTED],
+        whole=("use", "what"),
     )  # fmt: skip
     if steps:
         show_table(
@@ -181,12 +181,20 @@ def _show(record: Any, uses: Sequence[Any], steps: Sequence[Any], dry_run: bool)
         )  # fmt: skip
 
 
+def _what(one: Any) -> str:
+    """The attempt behind it, or what counted several of them."""
+    if one.trajectory is not None:
+        return str(one.trajectory)
+    name = one.name[:12] if len(one.name) == 64 else one.name
+    return f"{name}: {one.flipped} of {one.of}" if one.of else str(name)
+
+
 def _more(count: int) -> str:
     return f" (the first {LISTED}; --json lists all)" if count > LISTED else ""
 
 
 def _passed(value: bool | None) -> str:
-    return {True: "passed", False: "failed", None: "no verdict"}[value]
+    return {True: "pass", False: "fail", None: "none"}[value]
 
 
 def _value(value: float | None) -> str:
