@@ -389,34 +389,23 @@ def image(world: World, count: int = 10) -> Iterator[Mutation]:
     members = sorted(
         path for path in root.rglob("*") if path.is_file() and not path.is_symlink() and path.stat().st_size
     )
-    pins, refuse, accept = ("environment",), ("resume data", "next rl"), ("replay sft", "mix")
-
-    def fresh(change: AbstractContextManager[None]) -> AbstractContextManager[None]:
-        return _looked_at_again(change)
+    pins, refuse, accept = ("environment",), ("resume data", "next rl"), ("replay sft", "rescore", "mix")
 
     for path in stream.sample(members, count):
         what = f"image: {path.relative_to(root)}: a bit"
-        yield Mutation(pins, what, lambda w, p=path, x=stream.random(): fresh(flip(p, x)), refuse, accept)
+        yield Mutation(pins, what, lambda w, p=path, x=stream.random(): flip(p, x), refuse, accept)
     some = stream.choice(members)
-    yield Mutation(pins, "image: a new file", lambda w: fresh(replaced(root / "etc/added", b"")), refuse, accept)
-    yield Mutation(pins, "image: gone", lambda w: fresh(replaced(some, None)), refuse, accept)
-    yield Mutation(pins, "image: renamed", lambda w: fresh(renamed(some, some.with_name("other"))), refuse, accept)
-    yield Mutation(pins, "image: executable", lambda w: fresh(_executable(some)), refuse, accept)
+    yield Mutation(pins, "image: a new file", lambda w: replaced(root / "etc/added", b""), refuse, accept)
+    yield Mutation(pins, "image: gone", lambda w: replaced(some, None), refuse, accept)
+    yield Mutation(pins, "image: renamed", lambda w: renamed(some, some.with_name("other")), refuse, accept)
+    yield Mutation(pins, "image: executable", lambda w: _executable(some), refuse, accept)
     kept = world.artifact("goal", "image") / "layer.tar"
     for where in (0.1, 0.9):
         what = f"image: the kept layer and the tree: a bit at {where:g}"
         yield Mutation(
-            pins, what, lambda w, x=where: fresh(_twice(flip(some, x), flip(kept, x), _without_restored(w))),
-            ("resume sft", "replay rl", "regenerate sft"), ("mix",), ("goal/image", "layer.tar"),
+            pins, what, lambda w, x=where: _twice(flip(some, x), flip(kept, x), _without_restored(w)),
+            ("resume sft", "replay rl", "regenerate sft", "rescore"), ("mix",), ("goal/image", "layer.tar"),
         )  # fmt: skip
-
-
-@contextmanager
-def _looked_at_again(change: AbstractContextManager[None]) -> Iterator[None]:
-    equipment._layer_of.cache_clear()
-    with change:
-        yield
-    equipment._layer_of.cache_clear()
 
 
 @contextmanager
@@ -536,12 +525,13 @@ _NAMES_ONLY = {
     "model",
     "schema_version",
 }
+_REFERENCES = {("base", "parent"), ("spec", "data", "seed_data")}
 
 
 def settings(world: World, stream: random.Random) -> Iterator[Mutation]:
     for at, other in changed_goals(world.goal):
         pins = pins_at(at)
-        if not pins or (at[0] == "spec" and at[1] in _NAMES_ONLY) or at[:2] == ("base", "parent"):
+        if not pins or (at[0] == "spec" and at[1] in _NAMES_ONLY) or at in _REFERENCES:
             continue  # names and references: what they lead to is pinned by its content
         if at[:2] == ("environment", "variables"):  # as a changed declaration would have it
             declared = {
@@ -578,7 +568,8 @@ def with_expectations(
         for pair in (next((p for p in row if p[1]), None), next((p for p in row if not p[1]), None))
         if pair is not None
     ]
-    probes = [*chosen, *mixing]
+    rescored = [("rescore", any(refuses("rescore", stage) for stage in LATER))]
+    probes = [*chosen, *mixing, *rescored]
     return Mutation(
         pins,
         what,

@@ -29,6 +29,9 @@ app = typer.Typer(
 )
 
 
+STOPPED, EXIT_STOPPED = "postloop: stopped; `postloop run` goes on from the last finished stage", 130
+
+
 class Template(StrEnum):
     DEFAULT = "default"
     TINY = "tiny"
@@ -58,8 +61,8 @@ def command(function: Callable[..., Any], group: typer.Typer = app, name: str | 
             )
             raise typer.Exit(EXIT_INFRASTRUCTURE) from None
         except KeyboardInterrupt:
-            print("postloop: stopped; `postloop run` goes on from the last finished stage", file=sys.stderr)
-            raise typer.Exit(130) from None
+            print(STOPPED, file=sys.stderr)
+            raise typer.Exit(EXIT_STOPPED) from None
         raise typer.Exit(code or EXIT_DONE)
 
     return group.command(name)(guarded)
@@ -415,6 +418,9 @@ def main() -> None:
         app()
     try:
         code = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):  # it fell while a command was being left
+        print(STOPPED, file=sys.stderr)
+        sys.exit(EXIT_STOPPED)
     except _UsageError as error:
         told = " ".join(str(error.format_message()).split()).rstrip(".")
         asked = error.ctx.command_path if error.ctx else "postloop"

@@ -189,5 +189,9 @@ def load_demonstrations(ctx: Context) -> list[dict[str, Any]]:
     """The rows that SFT trains on. Raises PinMismatch for one that this round would judge or price otherwise."""
     record: DataRecord = ctx.record("data")
     folder = ctx.workspace.open_artifact(record.artifacts["demonstrations"])
-    require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), read_attempts(folder / "attempts.parquet"))
+    made = read_attempts(folder / "attempts.parquet")
+    if record.rescored_by is not None:  # repeated because a rescore under this round's verifier and rules agreed
+        recall = Recall(ctx.workspace)
+        made = [recall.of(attempt) for attempt in made]
+    require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), made)
     return [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text("utf-8").splitlines()]

@@ -62,12 +62,6 @@ def _image(
     return image.environment, image.root
 
 
-@lru_cache(maxsize=8)
-def _layer_of(root: Path) -> str:
-    """The tree as it is now, once a process, like every artifact."""
-    return layer_digest(root)
-
-
 def pinned_image(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
     """The image of the round's record, byte for byte. Raises PinMismatch when it is another one now.
 
@@ -76,7 +70,7 @@ def pinned_image(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
     find = _kept if ctx.operation != "resume" and "image" in goal.artifacts else _built
     environment, root = find(ctx, goal)
     if environment.layer == goal.environment.layer:  # else it is said to be another one already
-        environment = environment.model_copy(update={"layer": _layer_of(root)})
+        environment = environment.model_copy(update={"layer": layer_digest(root)})
     ctx.require_pins(environment_pins(goal.environment), environment_pins(environment))
     return environment, root
 
@@ -89,7 +83,7 @@ def _kept(ctx: Context, goal: GoalRecord) -> tuple[Environment, Path]:
     """A tree of the recorded layer, described as the record has it."""
     try:
         environment, root = _built(ctx, goal)
-        if environment.layer == goal.environment.layer == _layer_of(root):
+        if environment.layer == goal.environment.layer == layer_digest(root):
             return goal.environment, root
     except PostloopError:  # e.g. the declared Python is gone: the layer says what it was
         pass

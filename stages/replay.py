@@ -30,7 +30,7 @@ from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Task
-from schemas.trajectory import Sampling, Trajectory
+from schemas.trajectory import Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.attempts import read_attempts
 from stages.checkpoints import fetch_base, trained_folder
@@ -349,11 +349,16 @@ def _batches(rows: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
     places = [row.turns[0].place if row.turns else None for row in rows]
     if None in places:
         return chunks(rows, rows[0].sampling.batch)
-    found: dict[str, list[tuple[int, Trajectory]]] = {}
+    found: list[dict[int, Trajectory]] = []
+    last: dict[tuple[str, ...], dict[int, Trajectory]] = {}  # the same prompts may have been asked before
     for row, place in zip(rows, places, strict=True):
         assert place is not None
-        found.setdefault(place.batch, []).append((place.row, row))
-    return [[row for _, row in sorted(batch, key=lambda item: item[0])] for batch in found.values()]
+        key = (row.purpose, row.turns[0].policy, str(row.turns[0].policy_version), place.batch)
+        if key not in last or place.row in last[key]:
+            last[key] = {}
+            found.append(last[key])
+        last[key][place.row] = row
+    return [[batch[row] for row in sorted(batch)] for batch in found]
 
 
 def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
@@ -400,24 +405,37 @@ def _step(bench: Bench, policy: str) -> tuple[Path, Path] | None:
     return (start, adapter) if start and adapter else None
 
 
-def _sampler(bench: Bench, policy: str, sampling: Sampling) -> Sampler:
-    ctx = bench.context
+def _sampler(bench: Bench, first: Trajectory) -> Sampler:
+    """Over the weights of this batch's policy, laid in memory as they were."""
+    ctx, sampling, policy = bench.context, first.sampling, _policy(first)
     folder = policy_folder(bench, policy)
-    step = _step(bench, policy) if folder is None and sampling.engine == "transformers" else None
-    if step is not None:
+    if _in_training(bench, first):
+        start, adapter = (folder, None) if folder is not None else _step(bench, policy) or (None, None)
+        assert start is not None, "_not_again has looked"
         use_threads(sampling.threads)
-        return step_sampler(*step, policy)
+        return step_sampler(start, adapter, policy)
     tasks = {task.id: task for task in bench.tasks.values()}
     return open_sampler(sampling, folder or fetch_base(ctx, bench.equipment.goal), ctx.runtime, tasks)
 
 
+def _in_training(bench: Bench, first: Trajectory) -> bool:
+    """Sampled by GRPO on the policy in training; DPO's pairs are sampled on a checkpoint as it was loaded."""
+    phases = bench.equipment.goal.spec.rl.phases
+    grpo = bool(phases) and phases[0].method == "grpo"
+    return grpo and first.purpose is Purpose.RL and first.sampling.engine == "transformers"
+
+
+def _policy(trajectory: Trajectory) -> str:
+    return next((turn.policy for turn in trajectory.turns), "")
+
+
 def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
     ctx, sampling = bench.context, batch[0].sampling
-    policy = next((turn.policy for row in batch for turn in row.turns), "")
-    known = f"{policy} {sampling.engine}"
+    first = next((row for row in batch if row.turns), batch[0])
+    known = f"{_policy(first)} {sampling.engine} {_in_training(bench, first)}"
     if known not in bench.samplers:
         bench.samplers.clear()
-        bench.samplers[known] = _sampler(bench, policy, sampling)
+        bench.samplers[known] = _sampler(bench, first)
     setting = replace(bench.equipment.setting(), sampling=sampling, batch=sampling.batch)
     asked = [replace(_forced(bench, row), parent=None, prefix_turn=0) for row in batch]
     made, _ = rollout(

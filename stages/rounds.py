@@ -98,7 +98,8 @@ def standing(ctx: Context, stage: StageName, key: Digest, pins: dict[str, Digest
         if record is None or record.infrastructure_errors or record.skipped == ABANDONED:
             continue
         made_in = record.reused_from or number
-        by = None if record.key == key else recall.judged_alike(record, made_in, pins)
+        # The goal names what judges: it is never repeated under another one.
+        by = None if record.key == key or stage == "goal" else recall.judged_alike(record, made_in, pins)
         if record.key != key and by is None:
             continue
         flipped = recall.flipped_in(record) if spec.stale == "refuse" else 0

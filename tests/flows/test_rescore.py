@@ -22,7 +22,7 @@ from schemas.sft import SftRecord
 from stages import git, rounds
 from stages.attempts import read_edges
 from stages.context import Context
-from stages.demonstrations import first_clean_passes
+from stages.demonstrations import first_clean_passes, load_demonstrations
 from stages.recall import Recall
 from stages.recorded import edges_of, recorded
 from stages.rescore import Judging, rescore
@@ -118,6 +118,24 @@ def test_a_verifier_that_flips_nothing_costs_the_next_round_no_stage_but_those_t
         update={"verifier": str(new)}
     )))  # fmt: skip
     assert {step.stage: step.action for step in before}["data"] == "run", "without the rescore everything runs"
+
+
+def test_a_goal_is_never_repeated_on_the_word_of_a_rescore_and_its_data_can_be_taught(
+    interrupted: Interrupted, cache: Path, tmp_path: Path
+) -> None:
+    """Rules under another version price alike: the goal is new, the data is the old one, and SFT may learn from it."""
+    space = copied(interrupted.space, tmp_path / "loop")
+    rules = spec_with(space).rewards.model_copy(update={"version": "2"})
+    with space.lock():
+        found = rescore(space, cache, Judging({}, rules), space.rounds())
+    assert found.flips == []
+    ctx = following(space, cache, spec_with(space, rewards=rules))
+    assert [step.action for step in rounds.plan(ctx)][:2] == ["run", "reuse"]
+    with space.lock():
+        rounds.run_stage(ctx, "goal")
+        assert rounds.run_stage(ctx, "data").rescored_by == found.number
+    assert ctx.record("goal").spec.rewards == rules
+    assert load_demonstrations(ctx)
 
 
 # --- a verifier that lets nothing pass

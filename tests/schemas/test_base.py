@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from schemas.base import canonical, digest_of
 from schemas.errors import PinMismatch
 from schemas.execution import Limits
-from schemas.pins import TABLE, RunPin, require_equal
+from schemas.pins import TABLE, require_equal
 from schemas.verdict import Verdict
 
 
@@ -46,13 +46,14 @@ def test_an_error_verdict_has_no_score_and_a_scored_one_has() -> None:
 
 @pytest.mark.parametrize("operation", sorted(TABLE))
 def test_a_pin_that_an_operation_needs_is_refused_by_name_with_both_values(operation) -> None:  # type: ignore[no-untyped-def]
-    recorded = RunPin(pins={name: digest_of(name) for name in TABLE[operation]})
-    require_equal(operation, recorded, recorded)
+    recorded = {name: digest_of(name) for name in TABLE[operation]}
+    assert require_equal(operation, recorded, recorded) == []
     for name in TABLE[operation]:
-        present = RunPin(pins={**recorded.pins, name: digest_of("other")})
+        present = {**recorded, name: digest_of("other")}
         with pytest.raises(PinMismatch) as caught:
             require_equal(operation, recorded, present)
         assert name in str(caught.value)
-        assert recorded.pins[name][:12] in str(caught.value)
+        assert recorded[name][:12] in str(caught.value)
         assert digest_of("other")[:12] in str(caught.value)
-        require_equal(operation, recorded, present, widened=(name,))
+        (allowed,) = require_equal(operation, recorded, present, widened=(name,))
+        assert (allowed.pin, allowed.recorded, allowed.present) == (name, recorded[name], digest_of("other"))

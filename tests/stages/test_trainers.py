@@ -421,6 +421,7 @@ def test_the_policy_of_any_step_samples_again_what_it_sampled_then(base: Path, t
     origin, *steps = seen
     assert origin == checkpoint_of(base).weights
     assert seen[steps[-1]] != seen[origin]
+    assert words(step_sampler(base, None, origin)) == seen[origin]
     for policy in steps:
         adapter = find_step(tmp_path / "adapter", origin, policy)
         assert adapter is not None
