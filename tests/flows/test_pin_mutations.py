@@ -49,7 +49,7 @@ def test_each_pin_is_refused_by_name_where_the_table_says_so(world: World, every
     sample = [one for kind in sorted(kinds) for one in stream.sample(kinds[kind], min(EACH, len(kinds[kind])))]
     rows = [row for mutation in sample for row in bench.tried(world, mutation)]
     assert [row for row in rows if not row["right"]] == []
-    assert {bench.of_operation(row["probe"]) for row in rows if row["refused"]} == set(TABLE) - {"rescore"}
+    assert {bench.of_operation(row["probe"]) for row in rows if row["refused"]} == set(TABLE)
     assert all(bench.refusal(world, probe) is None for probe in ("next backflow", "regenerate sft", "mix", "group"))
 
 
@@ -69,8 +69,6 @@ def test_a_rescore_asks_for_the_image_and_the_limits_of_then_and_for_nothing_els
 def test_there_are_enough_mutations_and_every_row_is_reached(world: World, every: list[Mutation]) -> None:
     assert len({mutation.what for mutation in every}) == len(every) >= 300
     for operation, row in TABLE.items():
-        if operation == "rescore":
-            continue
         reached = {
             pin for one in every for pin in one.pins if any(bench.of_operation(n) == operation for n in one.refuse)
         }
