@@ -92,7 +92,7 @@ def trial(course: Course, number: int, seed: int) -> dict[str, Any]:
     while not any(len(stages) < len(STAGES) for stages in stood):
         moments, stood = [], []
         space = course.workspace(f"trial-{number}")
-        for _ in range(1 + number % 2):
+        for _ in range(2 - number % 2):
             moment = round(span * draw.uniform(EARLIEST, LATEST), 3)
             if run(space, moment) is None:
                 moments.append(moment)

@@ -146,6 +146,7 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int], quick
     rows = recorded(space)
     sample = chosen(rows, each)
     ids = [row.attempt.trajectory.id for row in sample]
+    asked = {(row.attempt.trajectory.id, row.round) for row in sample}  # a later round may have judged the same one anew
     runs, walls = [], []
     for _ in range(2):
         answers: list[dict[str, Any]] = []
@@ -153,10 +154,12 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int], quick
         for start in range(0, len(ids), AT_ONCE):
             answers += replayed(space, ids[start : start + AT_ONCE])[0]
         walls.append(round(time.perf_counter() - began, 1))
+        answers = [one for one in answers if (one["trajectory"], one["round"]) in asked]
         runs.append(answers)
         say(f"replay: {counts(answers)}, {walls[-1]} s")
     drawn = [row.attempt.trajectory.id for row in sample if not quick or row.stage in QUICK]
     again, seconds = replayed(space, drawn, "--regenerate")
+    again = [one for one in again if (one["trajectory"], one["round"]) in asked]
     say(f"regenerate: {counts(again)}, {seconds:.1f} s")
     reasons = Counter(answer["reason"].split(";")[0][:60] for answer in again if answer["same"] is None)
     return {

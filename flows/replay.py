@@ -70,16 +70,16 @@ def _chosen(rows: Sequence[Any], names: Sequence[str], members: set[str] | None)
         return [row for row in rows if row.attempt.trajectory.id in members]
     if not names:
         return list(rows)
-    found: dict[str, Any] = {}
+    found: dict[str, list[Any]] = {}
     for name in names:
         hits = [row for row in rows if row.attempt.trajectory.id.startswith(name)]
-        if not hits:
+        ids = list(dict.fromkeys(row.attempt.trajectory.id for row in hits))
+        if not ids:
             raise InputError(f"{name}: no trajectory of this workspace; `postloop failures` lists examples")
-        if len(hits) > 1:
-            some = ", ".join(row.attempt.trajectory.id for row in hits[:3])
-            raise InputError(f"{name}: names {len(hits)} trajectories, e.g. {some}; give more digits")
-        found[hits[0].attempt.trajectory.id] = hits[0]
-    return list(found.values())
+        if len(ids) > 1:
+            raise InputError(f"{name}: names {len(ids)} trajectories, e.g. {', '.join(ids[:3])}; give more digits")
+        found[ids[0]] = hits  # one that was judged by two rounds' verifiers is replayed under both
+    return [row for hits in found.values() for row in hits]
 
 
 def _members(space: Any, bucket: str) -> set[str]:
