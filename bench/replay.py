@@ -68,6 +68,12 @@ def replayed(space: Workspace, ids: Sequence[str], *options: str) -> tuple[list[
     return answers, seconds
 
 
+def of(asked: set[tuple[str, int]], answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The answers on these attempts, (trajectory, round), each once."""
+    found = {(one["trajectory"], one["round"], one["level"]): one for one in answers}
+    return [one for (name, number, _), one in found.items() if (name, number) in asked]
+
+
 def counts(answers: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
     """Level -> how many were identical, different or not compared."""
     word = {True: "identical", False: "different", None: "not_compared"}
@@ -154,12 +160,12 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int], quick
         for start in range(0, len(ids), AT_ONCE):
             answers += replayed(space, ids[start : start + AT_ONCE])[0]
         walls.append(round(time.perf_counter() - began, 1))
-        answers = [one for one in answers if (one["trajectory"], one["round"]) in asked]
+        answers = of(asked, answers)
         runs.append(answers)
         say(f"replay: {counts(answers)}, {walls[-1]} s")
     drawn = [row.attempt.trajectory.id for row in sample if not quick or row.stage in QUICK]
     again, seconds = replayed(space, drawn, "--regenerate")
-    again = [one for one in again if (one["trajectory"], one["round"]) in asked]
+    again = of(asked, again)
     say(f"regenerate: {counts(again)}, {seconds:.1f} s")
     reasons = Counter(answer["reason"].split(";")[0][:60] for answer in again if answer["same"] is None)
     return {
