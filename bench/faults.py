@@ -161,8 +161,10 @@ class Ended:
 
     @property
     def stopped(self) -> bool:
-        """By the machine, said in one line."""
-        return self.code == EXIT_INFRASTRUCTURE and len(self.told) == 1 and self.told[0].startswith("postloop: ")
+        """By the machine, said in one line; what the round had gone on after is told before it, a line each."""
+        *notices, last = self.told or [""]
+        went_on = all(line.startswith("postloop: ") and line.endswith("; the round goes on") for line in notices)
+        return self.code == EXIT_INFRASTRUCTURE and went_on and last.startswith("postloop: ")
 
 
 @contextlib.contextmanager
