@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from schemas.attribution import AttributionSpec, Cost
 from schemas.base import Digest, Frozen
 from schemas.bucket import Bucket, BucketChange, Material
 from schemas.record import Record
@@ -18,6 +19,12 @@ class BackflowSpec(Frozen):
     new_tasks: int = Field(default=24, ge=0, description="fresh tasks per bucket routed to data")
     demonstrations: int = Field(default=16, ge=0, description="demonstrations per bucket routed to sft")
     weight: float = Field(default=2.0, gt=0, description="sampling weight of a family routed to rl")
+    attribution: AttributionSpec = AttributionSpec()
+    pairs: int = Field(default=16, ge=0, description="preference pairs per bucket of a decision boundary")
+    approval: Literal["go_on", "wait"] = Field(
+        default="go_on", description="wait: the flow pauses until a person approves the material, or `wait_s` is over"
+    )
+    wait_s: int = Field(default=3600, ge=1, description="approval wait: seconds, after which `unattended` decides")
     unattended: list[Literal["tasks", "demonstrations", "pairs", "weights"]] = Field(
         default_factory=lambda: ["tasks", "demonstrations", "pairs", "weights"],  # type: ignore[arg-type]
         description="kinds of material that go on without a person; proposals never do",
@@ -32,3 +39,5 @@ class BackflowRecord(Record):
     material: list[Material] = Field(default_factory=list)
     failures: int = Field(default=0, ge=0)
     attempts: int = Field(default=0, ge=0)
+    ladder: dict[str, Cost] = Field(default_factory=dict, description="rung -> what its experiments took")
+    decisions: list[str] = Field(default_factory=list, description="ids of people's decisions that were obeyed")

@@ -50,6 +50,49 @@ class Evidence(Frozen):
     trained_origins: int = Field(ge=0, description="training origins of this family")
     verdict_flipped: bool = Field(default=False, description="a repeat of the same outcome gave another verdict")
     audit_differs: bool = False
+    passed: bool = Field(
+        default=False, description="the training verifier passed it: it is here because it is contested"
+    )
+    stop: str = Field(default="", description="how the attempt ended, as in the trajectory")
+    first_bad_turn: int | None = Field(default=None, ge=0, description="the first turn that went wrong, from 0")
+    observation_truncated: bool = False
+    context_full: bool = Field(default=False, description="the context left no room for another turn")
+    wrote: bool = Field(default=False, description="the outcome differs from the start tree")
+    group_spread: float | None = Field(default=None, description="range of the rewards of the task's attempts")
+    contaminated: bool = Field(default=False, description="a training task is a near copy of this one, which measures")
+    in_capabilities: bool = Field(default=True, description="a capability of the goal names the skill of the task")
+    sandbox_event: str | None = Field(default=None, description="status error: the kind of what broke")
+    noisy: int = Field(default=0, ge=0, description="tool errors that speak of the tool's own failure: time-outs, lost")
+    measured: list[str] = Field(default_factory=list, description="experiments that were run, schemas/attribution.py")
+    rescored: Literal["same", "flips"] | None = Field(default=None, description="the outcome judged again")
+    current_differs: bool | None = Field(default=None, description="the verifier of today gives another verdict")
+    gold_passes: bool | None = Field(default=None, description="the task's known solution, judged now")
+    gold_audited: bool | None = Field(default=None, description="the same by the audit verifier")
+    start_fails: bool | None = Field(default=None, description="the start tree, judged now, does not pass")
+    shown_holds: bool | None = Field(
+        default=None, description="the known solution does what the model is shown: visible cases, examples"
+    )
+    rules_agree: bool | None = Field(default=None, description="every pass of the task is worth more than this failure")
+    round_trip: bool | None = Field(default=None, description="the tokenizer gives back the text of every turn")
+    template_same: bool | None = Field(default=None, description="the policy's chat template is that of its base")
+    chain: str | None = Field(default=None, description="the first link of the edit chain that differs, evals/chain.py")
+    image_drifted: bool | None = Field(default=None, description="the image is another one now than the pin says")
+    replayed: Literal["same", "drifted", "unstable"] | None = Field(
+        default=None, description="the recorded actions executed again: drifted differs alike each time"
+    )
+    gold_reaches: Literal["passes", "limit", "parse", "tool", "fails"] | None = Field(
+        default=None, description="the known solution, written through the harness under the same limits"
+    )
+    hinted_passes: int | None = Field(default=None, ge=0, description="of k, with a hint of the place")
+    prefix_passes: int | None = Field(default=None, ge=0, description="of k, going on before the first bad turn")
+    harness_passes: int | None = Field(default=None, ge=0, description="of k, under another harness")
+    setting_passes: int | None = Field(default=None, ge=0, description="of k, sampled as in training")
+    base_passes: int | None = Field(default=None, ge=0, description="of k, by the base model")
+    sft_passes: int | None = Field(default=None, ge=0, description="of k, by the checkpoint before RL")
+    lost_at: Literal["sft", "rl", "never"] | None = Field(
+        default=None, description="the stage whose checkpoint fails where the one before it passes"
+    )
+    untrained: bool | None = Field(default=None, description="the trained weights are those it started from")
 
 
 class Rule(Frozen):
@@ -85,6 +128,19 @@ class Bucket(Frozen):
     members: list[str] = Field(description="trajectory ids, choosing half")
     example: str = Field(description="trajectory id")
     treated: bool = Field(default=False, description="material for it goes into the next round")
+    attributed: int = Field(default=0, ge=0, description="members whose cause experiments decided, not the log alone")
+    size_low: int = Field(default=0, ge=0, description="members, where only a sample was attributed: lower 95% bound")
+    size_high: int = Field(default=0, ge=0, description="and the upper one")
+    cost: dict[str, int] = Field(
+        default_factory=dict, description="what its experiments took: attempts, executions, tokens"
+    )
+    undecided: list[str] = Field(
+        default_factory=list, description="experiments that could still move members elsewhere"
+    )
+    treated_in_vain: int = Field(
+        default=0, ge=0, description="rounds in a row in which material for it changed nothing"
+    )
+    escalated: bool = Field(default=False, description="treated twice without effect: a person must look at it")
 
 
 class BucketChange(Frozen):
@@ -98,6 +154,7 @@ class BucketChange(Frozen):
     after: Estimate
     difference: Estimate = Field(description="after - before on the measuring half, paired by task")
     verdict: Literal["shrank", "unchanged", "grew", "not enough evidence"]
+    cost: dict[str, float] = Field(default_factory=dict, description="of the treatment: rows, rollouts, tokens, steps")
 
 
 class Material(Frozen):
@@ -111,5 +168,9 @@ class Material(Frozen):
     weight: float = Field(default=1.0, gt=0, description="kind weights: factor on the sampling weight of the family")
     operators: list[str] = Field(default_factory=list, description="kind tasks: mutation operators")
     trajectories: list[str] = Field(default_factory=list, description="training-pool trajectories that it uses")
+    failures: list[str] = Field(default_factory=list, description="the failures behind it: members of the bucket")
+    cause: str = ""
+    subject: str = Field(default="", description="kind proposal: what a person would change: a file, a pin, a task")
+    difference: str = Field(default="", description="kind proposal: the change, as a unified difference or one line")
     approved: bool = Field(description="by the spec's unattended default or by a person")
     note: str = ""

@@ -106,7 +106,8 @@ class Keeper:
         self.shared, self.secret, self.child, self.fence = shared, secret, child, fence
         self.rules = fence.landlock(libc)
         self.allowed = fence.prepared(files=True) if shared else None
-        self.patience = (min(5.0, shared["cpu_s"] / 4), shared["wall_s"] / 4) if shared else (float("inf"),) * 2
+        alone = float("inf") if cpu_limit() is None else float(cpu_limit()), float("inf")
+        self.patience = (min(5.0, shared["cpu_s"] / 4), shared["wall_s"] / 4) if shared else alone
         self.unit = 1 + shared["room"] // 400 if shared else 1024  # a report is at most half the room: 201 units
         self.began, self.said = time.monotonic(), 0
 
@@ -129,7 +130,7 @@ class Keeper:
         """Its runs, and its report, of so many KiB; after a run that broke off, the others of its file are not begun."""
         size = MAX_MESSAGES + 1
         heard = region(size * len(member["runs"]))
-        ends, broken = [], set()  # of each run: bytes heard, exit code, CPU-seconds
+        ends, broken = [], set()  # of each run: bytes heard, exit code, CPU-seconds, whether that was all of its share
         for number, run in enumerate(member["runs"]):
             if run["file"] in broken:
                 ends.append(None)
@@ -174,12 +175,13 @@ class Keeper:
         secret = memoryview(self.secret)
         give(jobs[1], [secret[start:end] for start, end in (member["tree"], member["texts"][run["text"]], run["job"])])
         listener = Listener(messages[0], heard)
-        listener.until_ended(pid, *self.patience)
+        spent = listener.until_ended(pid, *self.patience)
         _, status, usage = os.wait4(pid, 0)
         end_all()
         listener.drain()
         os.close(messages[0])
-        return listener.size, os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return listener.size, os.waitstatus_to_exitcode(status), cpu_s, spent or cpu_s > self.patience[0]
 
     def limit_child(self):
         os.setsid()
@@ -189,8 +191,9 @@ class Keeper:
             self.fence.install(libc, self.rules, self.allowed)
         else:
             hide(self.rules)
-            if cpu_limit() is not None:
-                resource.setrlimit(resource.RLIMIT_CPU, (cpu_limit(), cpu_limit()))
+            if cpu_limit() is not None:  # behind the listener's own clock: the kernel counts this one in ticks
+                most = min(resource.getrlimit(resource.RLIMIT_CPU)[0], 2 * cpu_limit() + 1)
+                resource.setrlimit(resource.RLIMIT_CPU, (most, most))
         if self.rules is not None:
             os.close(self.rules)
 
@@ -207,8 +210,8 @@ class Keeper:
             found.append(run)
         token, ran = token_of(self.secret, member), [end for end in ends if end]
         if self.shared and (
-            any(code < 0 or code == 70 for _, code, _ in ran)
-            or sum(cpu_s for _, _, cpu_s in ran) > self.shared["cpu_s"] / 2
+            any(code < 0 or code == 70 for _, code, *_ in ran)
+            or sum(cpu_s for _, _, cpu_s, _ in ran) > self.shared["cpu_s"] / 2
             or len(json.dumps(found)) > self.shared["room"] / 2
         ):
             return {"token": token, "alone": True}
@@ -252,13 +255,16 @@ class Listener:
         os.set_blocking(fd, False)
 
     def until_ended(self, pid, most_cpu_s, most_wall_s):
-        """Kills it when it says too much, or takes more CPU-seconds or wall seconds than that."""
+        """Kills it when it says too much, or takes more CPU-seconds or wall seconds than that. True: CPU-seconds."""
+        spent = False
         process, deadline = os.pidfd_open(pid), time.monotonic() + most_wall_s
         poll = select.poll()
         poll.register(process, select.POLLIN)
         poll.register(self.fd, select.POLLIN)
         while True:
-            left = min(most_cpu_s - time.clock_gettime(~pid << 3 | 2), deadline - time.monotonic())  # its CPU clock
+            cpu_left_s = most_cpu_s - time.clock_gettime(~pid << 3 | 2)  # its CPU clock
+            left = min(cpu_left_s, deadline - time.monotonic())
+            spent = spent or cpu_left_s <= 0
             if left <= 0 or self.size == len(self.heard):
                 os.kill(pid, 9)
             ready = {fd for fd, _ in poll.poll(min(max(0.0, left), 3600.0) * 1000 + 1)}
@@ -269,6 +275,7 @@ class Listener:
                 if not self.open:
                     poll.unregister(self.fd)
         os.close(process)
+        return spent
 
     def drain(self):
         """What is there now."""
@@ -281,7 +288,7 @@ class Listener:
             self.open = got > 0
 
 
-def read_run(data, code, cpu_s):
+def read_run(data, code, cpu_s, spent):
     """`results`: a letter for each test (p, f, s, or - for none); what was not a message makes the run `bad`."""
     results, details, said, bad = {}, {}, {}, len(data) > MAX_MESSAGES
     for line in data.split(b"\n")[:-1]:
@@ -289,14 +296,13 @@ def read_run(data, code, cpu_s):
             read_message(json.loads(line), results, details, said)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             bad = True
-    limit = cpu_limit()
     return {
         "ended": "end" in said and code == 0,
         "code": code,
         "bad": bad,
         "results": "".join(results.get(index, "-") for index in range(max(results, default=-1) + 1)),
         "details": details,
-        "cpu": code == -9 and limit is not None and cpu_s > 0.7 * limit,  # the kernel's own count is coarser
+        "cpu": code == -9 and spent,
         "broken": str(said.get("broken", ""))[:300],
         "patched": [str(item)[:80] for item in said.get("patched", [])][:20],
     }
