@@ -10,7 +10,7 @@ from schemas.base import Frozen
 from schemas.bucket import Route
 
 
-class Decision(Frozen):
+class TriageDecision(Frozen):
     """About a bucket, or about one failure (`trajectory`) of it. The newest about the same subject is in force."""
 
     id: str = Field(
