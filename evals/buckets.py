@@ -17,6 +17,7 @@ from environments.sources.repair import operators_of
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
 from evals.rules import decide, route_of, rules_digest
+from schemas.attribution import RUNGS, Attribution, Rung
 from schemas.backflow import BackflowSpec
 from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
 from schemas.metrics import Estimate
@@ -115,6 +116,65 @@ def build(
             )
         )
     return sorted(buckets, key=lambda b: (-b.size, b.id))
+
+
+def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequence[Rule]) -> list[Bucket]:
+    """The buckets with what was spent on them, what is still open, and between which sizes they are when only a sample was
+    attributed to the end. `found`: attributions of the choosing half.
+
+    Per kind of failure (rule by the log and cheap rungs, family) the share of the attributed that came to a bucket stands
+    for those that were not, with its Wilson bounds; bounds of several kinds are added up, which is wider than needed.
+    """
+    by_bucket: dict[str, list[Attribution]] = defaultdict(list)
+    kinds: dict[tuple[str, str], list[Attribution]] = defaultdict(list)
+    for one in found:
+        by_bucket[bucket_id(one.cause, one.evidence.family)].append(one)
+        kinds[_kind(one, rules), one.evidence.family].append(one)
+    return [_accounted(bucket, by_bucket[bucket.id], kinds) for bucket in buckets]
+
+
+def _kind(one: Attribution, rules: Sequence[Rule]) -> str:
+    """The rule that would own it if no policy had been asked."""
+    cheap = [name for name in one.evidence.measured if RUNGS[name] in (Rung.L0, Rung.L1)]  # type: ignore[index]
+    return decide(one.evidence.model_copy(update={"measured": cheap}), rules).id
+
+
+def _accounted(
+    bucket: Bucket, members: Sequence[Attribution], kinds: Mapping[tuple[str, str], Sequence[Attribution]]
+) -> Bucket:
+    low = high = 0.0
+    for (_, family), own in kinds.items():
+        if family != bucket.family:
+            continue
+        closed = [one for one in own if not one.undecided]
+        left = len(own) - len(closed)
+        hits = sum(bucket_id(one.cause, family) == bucket.id for one in closed)
+        below, above = _wilson(hits, len(closed)) if left else (0.0, 0.0)
+        low, high = low + hits + left * below, high + hits + left * above
+    spent = Counter[str]()
+    for experiment in (e for one in members for e in one.experiments):
+        spent.update(
+            {"attempts": experiment.attempts, "executions": experiment.executions, "tokens": experiment.tokens}
+        )
+    return bucket.model_copy(
+        update={
+            "attributed": sum(bool(one.experiments) for one in members),
+            "size_low": math.floor(low),
+            "size_high": math.ceil(high),
+            "cost": {name: spent[name] for name in ("attempts", "executions", "tokens")},
+            "undecided": sorted({name for one in members for name in one.undecided}),
+        }
+    )
+
+
+def _wilson(hits: int, n: int) -> tuple[float, float]:
+    """Bounds of a share; without data it may be anything."""
+    if not n:
+        return 0.0, 1.0
+    from scipy.stats import binomtest
+
+    interval = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket] = ()) -> Indicators:

@@ -1,13 +1,13 @@
 """What one failure shows, as typed facts: the only thing that attribution rules see.
 
-A failure is a scored attempt that did not pass, a pass that the audit verifier contests, or an attempt without a score
-(error, unscored), which is kept apart by its status and never counts as a failure of the model.
-
-Not covered: experiments (replays, prefixes, swapped pins), which add facts in later work.
+A failure is a scored attempt that did not pass, a pass that the audit verifier contests or that training data had given
+away, or an attempt without a score (error, unscored), which is kept apart by its status and never counts as a failure of
+the model. These are the facts of the log; what experiments find is added to them by stages/attribute.py.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from typing import Literal
 from evals.metrics import pass_at_k
 from schemas.bucket import Evidence
 from schemas.errors import InputError
-from schemas.task import Task
+from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Trajectory
 from schemas.verdict import Status
 
@@ -26,20 +26,26 @@ def collect(
     tasks: Mapping[str, Task],
     trained_origins: Mapping[str, int],
     flipped: Collection[str] = (),
+    *,
+    contaminated: Collection[str] = (),
+    skills: Collection[str] | None = None,
 ) -> list[Evidence]:
     """Evidence of every failure among `attempts`, which are all of one policy; sorted by trajectory id.
 
     `tasks`: id -> task. `trained_origins`: family -> training origins. `flipped`: ids of trajectories whose outcome got
     another verdict in a repeat; equal outcomes of one task with different verdicts are found here as well.
+    `contaminated`: ids of tasks that measure and of which a training task is a near copy. `skills`: those that the
+    goal names or trains; None when no goal is at hand.
     InputError for an attempt whose task is unknown.
     """
     context = _Context.of(attempts)
+    context.contaminated, context.skills = frozenset(contaminated), None if skills is None else frozenset(skills)
     found = []
     for attempt in sorted(attempts, key=lambda a: a.trajectory.id):
         trajectory = attempt.trajectory
         if trajectory.task_id not in tasks:
             raise InputError(f"trajectory {trajectory.id}: task {trajectory.task_id} is not in the task set; add it")
-        if is_failure(attempt):
+        if is_failure(attempt) or trajectory.task_id in context.contaminated:
             unstable = trajectory.id in flipped or context.outcome(attempt) in context.flipped
             origins = trained_origins.get(trajectory.family, 0)
             found.append(_evidence(attempt, tasks[trajectory.task_id], context, origins, unstable))
@@ -59,6 +65,9 @@ class _Context:
     turns: dict[str, tuple[int, int]] = field(default_factory=dict)  # family -> (turns, parsed)
     families: dict[str, dict[str, bool]] = field(default_factory=lambda: defaultdict(dict))  # family -> task -> solved
     flipped: set[tuple[str, str]] = field(default_factory=set)
+    rewards: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))  # task -> what its attempts got
+    contaminated: frozenset[str] = frozenset()
+    skills: frozenset[str] | None = None
 
     @classmethod
     def of(cls, attempts: Iterable[Attempt]) -> _Context:
@@ -70,6 +79,8 @@ class _Context:
                 turns, parsed = context.turns.get(trajectory.family, (0, 0))
                 parsed += sum(turn.parse_error is None for turn in trajectory.turns)
                 context.turns[trajectory.family] = (turns + len(trajectory.turns), parsed)
+            if attempt.reward.value is not None:
+                context.rewards[trajectory.task_id].append(attempt.reward.value)
             if _status(attempt) == "scored":
                 passed = bool(attempt.verdict.passed)
                 n, c = context.task.get(trajectory.task_id, (0, 0))
@@ -83,6 +94,15 @@ class _Context:
     @staticmethod
     def outcome(attempt: Attempt) -> tuple[str, str]:
         return attempt.trajectory.task_id, attempt.trajectory.outcome_digest
+
+    def is_meant(self, task: Task) -> bool:
+        """Boundary and retention suites measure other skills on purpose."""
+        kept = task.split in (Split.BOUNDARY, Split.RETENTION)
+        return self.skills is None or kept or task.skill in self.skills
+
+    def spread(self, task: str) -> float | None:
+        rewards = self.rewards.get(task, [])
+        return max(rewards) - min(rewards) if len(rewards) > 1 else None
 
     def parse_rate(self, family: str) -> float | None:
         turns, parsed = self.turns.get(family, (0, 0))
@@ -123,7 +143,40 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         trained_origins=origins,
         verdict_flipped=unstable,
         audit_differs=_audit_differs(attempt),
+        passed=bool(verdict.passed),
+        stop=trajectory.stop,
+        first_bad_turn=first_bad_turn(trajectory),
+        observation_truncated=any(turn.observation_truncated for turn in trajectory.turns),
+        context_full=trajectory.stop == "token_limit",
+        wrote=any(task.files.get(path) != text for path, text in trajectory.outcome.items()),
+        group_spread=context.spread(trajectory.task_id),
+        contaminated=trajectory.task_id in context.contaminated,
+        in_capabilities=context.is_meant(task),
+        sandbox_event=_event(trajectory.reason or verdict.reason) if _status(attempt) == "error" else None,
+        noisy=sum(bool(turn.tool_error and _NOISE.search(turn.tool_error)) for turn in trajectory.turns),
     )
+
+
+_NOISE = re.compile(r"timed? ?out|unavailable|connection|try again|temporar|lost|refused", re.IGNORECASE)
+_EVENTS = {
+    "disk": r"no space|disk|quota", "server": r"server|connection|refused|vllm|http|unreachable",
+    "memory": r"memory|oom", "wall": r"time-?out|timed out|wall", "sandbox": r"sandbox|bubblewrap|docker|container|killed",
+    "harness": r"harness|bundle",
+}  # fmt: skip
+
+
+def _event(reason: str | None) -> str:
+    """The kind of what broke, by the words of the reason; `other` when they say none."""
+    return next((kind for kind, words in _EVENTS.items() if re.search(words, reason or "", re.IGNORECASE)), "other")
+
+
+def first_bad_turn(trajectory: Trajectory) -> int | None:
+    """The first turn that did not parse, was cut, was refused or failed as a call; else the first whose visible tests
+    failed after it; None when no turn shows anything."""
+    for turn in trajectory.turns:
+        if turn.parse_error or turn.forbidden or turn.tool_error or turn.stop == "length":
+            return turn.index
+    return next((t.index for t in trajectory.turns if t.visible is not None and t.visible.get("failed") != 0), None)
 
 
 def _status(attempt: Attempt) -> Literal["scored", "unscored", "error"]:

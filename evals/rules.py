@@ -1,5 +1,9 @@
 """Attribution rules: evidence in, one named rule out. The first rule that matches owns the failure.
 
+A field of an experiment that was not run is unknown: no rule matches on it, and a rule that asks for it may still match.
+`open_questions` names the experiments that could give a failure to an earlier rule than the one that owns it now: these
+are what the ladder runs, and what it says would decide.
+
 Rules are data, so a person can change a route without touching code, and a bucket can say which rule put it where. A
 file is refused as a whole, with every problem at its line: a typed field name that does not exist must not become a
 rule that never fires.
@@ -7,12 +11,15 @@ rule that never fires.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from schemas.attribution import FILLED_BY, FILLS, ExperimentName
 from schemas.base import Json, digest_of
 from schemas.bucket import Evidence, Route, Rule
 from schemas.errors import InputError, SpecError
@@ -35,8 +42,19 @@ NUMBERS = frozenset(
         "family_parse_rate",
         "family_pass",
         "trained_origins",
+        "first_bad_turn",
+        "group_spread",
+        "noisy",
+        "hinted_passes",
+        "prefix_passes",
+        "harness_passes",
+        "setting_passes",
+        "base_passes",
+        "sft_passes",
     }
 )
+# The log has these too: an experiment only adds to them, so they are never unknown to `decide`.
+LOGGED = frozenset({*FILLS["audit"], *FILLS["again"]})
 
 
 def load_rules(path: Path | None = None) -> list[Rule]:
@@ -103,15 +121,57 @@ def rules_digest(rules: Sequence[Rule]) -> str:
 
 def decide(evidence: Evidence, rules: Sequence[Rule]) -> Rule:
     """The first rule that matches. InputError when none does, which `check_rules` rules out."""
+    facts = _Facts.of(evidence)
     for rule in rules:
-        if matches(evidence, rule):
+        if facts.holds(rule)[0] is True:
             return rule
     raise InputError(f"trajectory {evidence.trajectory}: none of {len(rules)} rules matches; end with `when: {{}}`")
 
 
 def matches(evidence: Evidence, rule: Rule) -> bool:
-    facts = evidence.model_dump(mode="json")
-    return all(_holds(facts, name, wanted) for name, wanted in rule.when.items())
+    """Whether it holds for sure: a field that is unknown matches nothing."""
+    return _Facts.of(evidence).holds(rule)[0] is True
+
+
+def holding(evidence: Evidence, rules: Sequence[Rule]) -> list[Rule]:
+    """Every rule with a condition that holds, in order: more than one cause can hold, the first one owns it."""
+    facts = _Facts.of(evidence)
+    return [rule for rule in rules if rule.when and facts.holds(rule)[0] is True]
+
+
+def open_questions(evidence: Evidence, rules: Sequence[Rule], also: Collection[str] = ()) -> set[ExperimentName]:
+    """Experiments that fill unknown fields of rules which stand before the one that matches and could match yet.
+
+    `also`: fields of the log to be taken as unknown, because there is too little of it.
+    """
+    facts, wanted = _Facts.of(evidence, also), set[ExperimentName]()
+    for rule in rules:
+        holds, unknown = facts.holds(rule)
+        if holds is True:
+            break
+        if holds is None:
+            wanted |= {FILLED_BY[name] for name in unknown}
+    return wanted
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Plain values, and the names of those that are not known."""
+
+    values: Mapping[str, Any]
+    unknown: frozenset[str]
+
+    @classmethod
+    def of(cls, evidence: Evidence, also: Collection[str] = ()) -> _Facts:
+        missing = {n for n, by in FILLED_BY.items() if n not in LOGGED and by not in evidence.measured}
+        return cls(evidence.model_dump(mode="json"), frozenset(missing.union(also)))
+
+    def holds(self, rule: Rule) -> tuple[bool | None, list[str]]:
+        """(True | False | None when unknown fields decide, those fields)."""
+        unknown = [name for name in rule.when if name in self.unknown]
+        if not all(_holds(self.values, name, wanted) for name, wanted in rule.when.items() if name not in unknown):
+            return False, []
+        return (None, unknown) if unknown else (True, [])
 
 
 def route_of(rules: Sequence[Rule], cause: str) -> Route:
@@ -162,7 +222,9 @@ def _problems(rule: Rule, before: Sequence[Rule]) -> list[str]:
 
 def _field_problems(name: str, wanted: Json) -> list[str]:
     if name not in Evidence.model_fields:
-        return [f"evidence has no such field; use one of {', '.join(sorted(Evidence.model_fields))}"]
+        near = get_close_matches(name, Evidence.model_fields, 3, 0.4)
+        meant = f"did you mean {', '.join(near)}? " if near else ""
+        return [f"evidence has no such field; {meant}schemas/bucket.py, Evidence lists all {len(Evidence.model_fields)}"]
     if not isinstance(wanted, dict):
         return []
     if not wanted:

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import canary, compare, gc, hacks, remote, replay, rescore, tasks, trajectories
+from flows import attribute, canary, compare, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
@@ -403,6 +403,7 @@ command(compare.compare)
 command(gc.gc)
 command(hacks.hacks)
 command(replay.replay)
+command(attribute.attribute)
 command(rescore.rescore)
 command(remote.push)
 command(remote.pull)

@@ -34,7 +34,6 @@ def replay(
 ) -> int:
     """Run recorded attempts again: the outcome scored (L0), the actions executed (L1), or the tokens sampled again."""
     from stages.context import threads
-    from stages.recorded import recorded
     from stages.replay import replay as again
     from stages.spec import load_spec
     from stages.trajectories import refuse_to_replay
@@ -45,7 +44,7 @@ def replay(
     if sum((bool(names), everything, bucket is not None)) != 1:
         raise InputError("replay: give ids, --all or --bucket ID, one of them; `postloop failures` lists examples")
     refuse_to_replay(space, names or [])
-    chosen = _chosen(recorded(space), names or [], _members(space, bucket) if bucket is not None else None)
+    chosen = chosen_by(space, names or [], bucket)
     spec = load_spec(space.root / "goal.yaml")
     runtime = spec.runtime
     found: list[Any] = []
@@ -63,6 +62,13 @@ def replay(
     if any(one.same is False for one in found):
         return EXIT_NO
     return EXIT_INFRASTRUCTURE if any(one.infrastructure for one in found) else EXIT_DONE
+
+
+def chosen_by(space: Any, names: Sequence[str], bucket: str | None) -> list[Any]:
+    """Recorded attempts by the starts of their ids, of a bucket, or all. Raises InputError for none or several."""
+    from stages.recorded import recorded
+
+    return _chosen(recorded(space), names, _members(space, bucket) if bucket is not None else None)
 
 
 def _chosen(rows: Sequence[Any], names: Sequence[str], members: set[str] | None) -> list[Any]:

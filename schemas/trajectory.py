@@ -81,6 +81,9 @@ class Turn(Frozen):
         default=None, description="visible tests after this turn: passed, failed, first"
     )
     observation: str | None = Field(default=None, description="what the environment answered, before the template")
+    result: str | None = Field(
+        default=None, description="what the tool returned, before the harness cut it or put it into a message"
+    )
     observation_truncated: bool = False
     tree: Digest = Field(description="digest of the working tree after the turn")
 

@@ -153,8 +153,10 @@ def _result(turn: Turn, call: Mapping[str, Any] | None) -> dict[str, Any]:
     result: dict[str, Any] = {"content": turn.observation}
     if call is not None:
         result["source_call_id"] = call["tool_call_id"]
-    if turn.observation_truncated:
-        result["extra"] = {OURS: {"truncated": True}}
+    ours: dict[str, Any] = {"truncated": True} if turn.observation_truncated else {}
+    ours |= {"whole": turn.result} if turn.result is not None else {}
+    if ours:
+        result["extra"] = {OURS: ours}
     return result
 
 

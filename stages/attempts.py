@@ -152,7 +152,7 @@ def _attempt_schema() -> Any:
             "messages": pa.list_(pa.struct({"role": text, "content": text})), "rendered": text, "prompt_ids": ids,
             "completion_ids": ids, "logprobs": pa.list_(real), "place": place, "text": text, "stop": text,
             "call": text, "parse_error": text, "tool_error": text, "forbidden": text, "visible": text,
-            "observation": text, "observation_truncated": flag, "tree": text,
+            "observation": text, "observation_truncated": flag, "result": text, "tree": text,
         }
     )  # fmt: skip
     conduct = pa.struct(

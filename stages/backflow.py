@@ -1,27 +1,35 @@
 """Backflow: failures on dev to evidence, to cause, to bucket, to route, to material for the next round.
 
 One half of dev chooses the buckets, the other half measures them, so that a bucket chosen because it was large by chance
-does not look repaired by chance. The held-out suites select nothing.
-First form: the evidence is what the log holds and pass@k of the task; experiments that swap one pin come with attribution.
+does not look repaired by chance. The held-out suites select nothing. Causes are found by experiment (stages/attribute.py)
+on both halves alike; the attributions are kept, so that the next round measures a bucket by what was found then.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import json
 from collections.abc import Sequence
+from pathlib import Path
 
+from environments.bundles import Bundle
 from environments.sources.splits import order
-from evals.buckets import Half, build, changes, indicators, material, treat
+from evals.buckets import Half, account, attempted, build, changes, indicators, material, treat
+from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
+from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
-from schemas.base import Digest, Json
+from schemas.base import Digest, Json, canonical
 from schemas.bucket import BucketChange, Rule
+from schemas.errors import IntegrityError
 from schemas.goal import GoalRecord
+from schemas.migrations import FIELD, stamped_row
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
+from stages.attribute import climb, contaminated, costs, lineage, open_lab, skills_of, trained_origins
+from stages.canary import bundle_folder
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.equipment import equip, errors_in
@@ -29,6 +37,7 @@ from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
+ATTRIBUTIONS = "attributions.jsonl"
 
 
 def inputs(ctx: Context) -> Inputs:
@@ -42,9 +51,16 @@ def inputs(ctx: Context) -> Inputs:
         "policy": final_checkpoint(ctx)[1],
         "rules": rules_digest(_rules(goal)),
     }
+    if goal.bundles.audit_verifier is not None:
+        pins["audit_verifier"] = goal.bundles.audit_verifier
+    pins |= {f"before_{one.stage}": one.weights for one in lineage(ctx, goal)[:-1]}
+    for place, ref in enumerate(goal.spec.backflow.attribution.harnesses):
+        pins[f"other_harness_{place}"] = Bundle(bundle_folder(ctx, ref)).digest
     for record in ctx.earlier("backflow")[-1:]:
         pins["previous_attempts"] = record.artifacts["attempts"].digest
         pins["previous_rules"] = record.rules
+        if "attributions" in record.artifacts:
+            pins["previous_attributions"] = record.artifacts["attributions"].digest
     return sections, pins
 
 
@@ -59,28 +75,63 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     attempts = _attempt_dev(ctx, goal, tasks)
     rules = _rules(goal)
     choose_half, measure_half = halves([task for task in tasks if task.split is Split.DEV])
-    known = {task.id: task for task in tasks}
-    origins = trained_origins(tasks)
-    measured = _of(attempts, measure_half)
-    choosing, measuring = Half.of(_of(attempts, choose_half), known, origins), Half.of(measured, known, origins)
+    found = attributed(ctx, goal, tasks, attempts, rules)
+    choosing, measuring = (_half(attempts, half, found) for half in (choose_half, measure_half))
     buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
+    buckets = account(buckets, [one for one in found if one.evidence.task_id in choosing.attempted], rules)
     handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
     buckets = treat(buckets, handed)
     table = store(
         ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
     )
+    kept = store(ctx.workspace, "backflow", "attributions", lambda folder: write_attributions(folder, found))
     return BackflowRecord(
         key=key,
         inputs=pins,
-        artifacts={"attempts": table},
+        artifacts={"attempts": table, "attributions": kept},
         infrastructure_errors=errors_in(attempts),
         rules=rules_digest(rules),
         buckets=buckets,
-        changes=_changes(ctx, measured, known, rules),
+        changes=_changes(ctx, attempts, measuring, {task.id: task for task in measure_half}, rules),
         material=handed,
         failures=len(choosing.evidence) + len(measuring.evidence),
         attempts=len(attempts),
+        ladder=costs(found),
     )
+
+
+def attributed(
+    ctx: Context, goal: GoalRecord, tasks: list[Task], attempts: list[Attempt], rules: list[Rule]
+) -> list[Attribution]:
+    """Every failure among these attempts of the round's last policy, with its owner."""
+    evidence = collect(
+        attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
+        skills=skills_of(goal, tasks),
+    )  # fmt: skip
+    with equip(ctx, goal) as bench, open_lab(ctx, bench, tasks, attempts, setting=bench.deployed()) as lab:
+        return climb(lab, attempts, evidence, rules)
+
+
+def _half(attempts: list[Attempt], tasks: list[Task], found: list[Attribution]) -> Half:
+    own = _of(attempts, tasks)
+    names = {attempt.trajectory.id for attempt in own}
+    return Half([one.evidence for one in found if one.trajectory in names], attempted(own))
+
+
+def write_attributions(folder: Path, found: Sequence[Attribution]) -> None:
+    """One line each."""
+    lines = b"".join(canonical(stamped_row(one.model_dump(mode="json"))) + b"\n" for one in found)
+    (folder / ATTRIBUTIONS).write_bytes(lines)
+
+
+def read_attributions(folder: Path) -> list[Attribution]:
+    """Raises IntegrityError."""
+    path = folder / ATTRIBUTIONS
+    try:
+        rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        return [Attribution.model_validate({k: v for k, v in row.items() if k != FIELD}) for row in rows]
+    except (OSError, ValueError) as error:
+        raise IntegrityError(f"{path}: not attributions ({str(error).splitlines()[0][:200]}); restore it") from error
 
 
 def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Attempt]:
@@ -114,31 +165,36 @@ def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.trajectory.task_id in names]
 
 
-def trained_origins(tasks: list[Task]) -> dict[str, int]:
-    """Family -> distinct origins among the training tasks: what coverage means."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for task in tasks:
-        if task.split is Split.TRAIN:
-            found[task.family].add(task.origin)
-    return {family: len(origins) for family, origins in sorted(found.items())}
-
-
-def _changes(ctx: Context, measured: list[Attempt], known: dict[str, Task], rules: list[Rule]) -> list[BucketChange]:
-    """The last round's buckets on the measuring half, then and now, by the rules of now and the coverage of then.
+def _changes(
+    ctx: Context, attempts: list[Attempt], measuring: Half, known: dict[str, Task], rules: list[Rule]
+) -> list[BucketChange]:
+    """The last round's buckets on the measuring half, then and now, by the rules of now and what was found out then.
 
     Routed tasks raise a family's coverage: judged by the coverage of now, a bucket for want of it would be empty by
-    definition.
+    definition. A round without attributions is compared by the log alone, on both sides.
     """
     rounds = [n for n in ctx.workspace.rounds() if n < ctx.round and ctx.workspace.has(n, "backflow")]
     previous = [n for n in rounds if ctx.record("backflow", n).skipped is None]
     if not previous:
         return []
     last: BackflowRecord = ctx.record("backflow", previous[-1])
-    origins = trained_origins(load_tasks(ctx, previous[-1]))
-    names = {(attempt.trajectory.task_id, attempt.trajectory.task) for attempt in measured}
+    names = {(a.trajectory.task_id, a.trajectory.task) for a in attempts if a.trajectory.task_id in known}
     folder = ctx.workspace.open_artifact(last.artifacts["attempts"])
     before = [
         a for a in read_attempts(folder / "attempts.parquet") if (a.trajectory.task_id, a.trajectory.task) in names
     ]
-    then, now = (Half.of(attempts, known, origins) for attempts in (before, measured))
+    origins = trained_origins(load_tasks(ctx, previous[-1]))
+    if "attributions" in last.artifacts:
+        found = read_attributions(ctx.workspace.open_artifact(last.artifacts["attributions"]))
+        then, now = _half(before, list(known.values()), found), _covered(measuring, origins)
+    else:
+        then = Half.of(before, known, origins)
+        now = Half.of(_of(attempts, list(known.values())), known, origins)
     return changes(last.buckets, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+
+
+def _covered(half: Half, origins: dict[str, int]) -> Half:
+    """The same half under the coverage of another round."""
+    return Half(
+        [e.model_copy(update={"trained_origins": origins.get(e.family, 0)}) for e in half.evidence], half.attempted
+    )

@@ -47,7 +47,14 @@ _DATA = (*_GOAL, "stages/data.py", "stages/demonstrations.py")
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")
-_BACKFLOW = (*_EVALUATION, "stages/backflow.py", "evals/rules.yaml")
+_BACKFLOW = (
+    *_EVALUATION,
+    "stages/attribute.py",
+    "stages/backflow.py",
+    "stages/experiments.py",
+    "stages/replay.py",
+    "evals/rules.yaml",
+)
 
 DECLARED: dict[StageName, tuple[str, ...]] = {
     "goal": _GOAL,

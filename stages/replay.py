@@ -186,7 +186,7 @@ def _score(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
 
 
 def _execute(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
-    asked = [_forced(bench, one.attempt.trajectory) for one in part]
+    asked = [forced(bench.tasks, one.attempt.trajectory) for one in part]
     spec, equipment = bench.equipment.goal.spec, bench.equipment
     setting = Setting(sampling=spec.sampling, budgets=spec.budgets, safety=spec.safety, batch=PART)
     again, _ = rollout(
@@ -194,7 +194,7 @@ def _execute(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
         harness_of=equipment.harness_of,
     )  # fmt: skip
     compared = [
-        _course(one.attempt.trajectory, now, spec.environment.volatile) for one, now in zip(part, again, strict=True)
+        course(one.attempt.trajectory, now, spec.environment.volatile) for one, now in zip(part, again, strict=True)
     ]
     verdicts = iter(_verdicts(bench, *_where(part, again, lambda i: compared[i] is None and again[i].status == "done")))
     answers = []
@@ -217,15 +217,15 @@ def _where(
     return [part[i] for i in kept], [again[i] for i in kept]
 
 
-def _forced(bench: Bench, trajectory: Trajectory) -> RolloutRequest:
-    """The whole record is the prefix: every action is taken from it."""
+def forced(tasks: Mapping[str, Task], trajectory: Trajectory) -> RolloutRequest:
+    """The whole record is the prefix: every action is taken from it. `tasks`: by digest."""
     return RolloutRequest(
-        task=bench.tasks[trajectory.task], seed=trajectory.seed, purpose=trajectory.purpose, group=trajectory.group,
+        task=tasks[trajectory.task], seed=trajectory.seed, purpose=trajectory.purpose, group=trajectory.group,
         parent=trajectory, prefix_turn=len(trajectory.turns), hint=trajectory.hint,
     )  # fmt: skip
 
 
-def _course(before: Trajectory, now: Trajectory, volatile: Sequence[Volatile]) -> Difference | None:
+def course(before: Trajectory, now: Trajectory, volatile: Sequence[Volatile]) -> Difference | None:
     """The first turn in which the environment said or did something else, else how it ended or what it left."""
     if now.status == "error":
         return None
@@ -376,7 +376,11 @@ def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     if any(place.rows != len(batch) for place in places):
         return f"its batch had {places[0].rows} rows, the table keeps {len(batch)} of them; it cannot be made again"
     policy = min(policies)
-    if first.sampling.engine == "transformers" and policy_folder(bench, policy) is None and _step(bench, policy) is None:
+    if (
+        first.sampling.engine == "transformers"
+        and policy_folder(bench, policy) is None
+        and _step(bench, policy) is None
+    ):
         return f"policy {policy[:12]} is neither a checkpoint nor a kept step of its round: a phase behind another one"
     return None
 
@@ -437,7 +441,7 @@ def _sample(bench: Bench, batch: Sequence[Trajectory]) -> list[Trajectory]:
         bench.samplers.clear()
         bench.samplers[known] = _sampler(bench, first)
     setting = replace(bench.equipment.setting(), sampling=sampling, batch=sampling.batch)
-    asked = [replace(_forced(bench, row), parent=None, prefix_turn=0) for row in batch]
+    asked = [replace(forced(bench.tasks, row), parent=None, prefix_turn=0) for row in batch]
     made, _ = rollout(
         bench.samplers[known], bench.equipment.harness, bench.equipment.runner, asked, setting, ctx.fan_out,
         harness_of=bench.equipment.harness_of,

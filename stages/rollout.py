@@ -197,7 +197,7 @@ class _Loop:
         event = reply.get("event") or {}
         if row.turns:
             turn = row.turns[-1]
-            for name in ("call", "parse_error", "tool_error", "forbidden", "visible"):
+            for name in ("call", "parse_error", "tool_error", "forbidden", "visible", "result"):
                 if event.get(name) is not None:
                     turn[name] = event[name]
             turn["observation_truncated"] = bool(event.get("observation_truncated", False))
@@ -211,7 +211,10 @@ class _Loop:
         else:
             new = [{"role": str(message["role"]), "content": str(message["content"])} for message in reply["messages"]]
             if row.turns:
-                row.turns[-1]["observation"] = "\n".join(message["content"] for message in new)
+                turn = row.turns[-1]
+                turn["observation"] = "\n".join(message["content"] for message in new)
+                if turn.get("result") == turn["observation"]:
+                    turn["result"] = None  # nothing was cut or changed on the way
             row.fresh = [{**message, "content": self.sampler.plain(message["content"])} for message in new]
 
     def _settle(self, rows: Sequence[_Row]) -> None:

@@ -118,6 +118,24 @@ def expression_of(task: Task) -> str:
     return _filled(form, [int(n) for n in re.findall(r"\d+", task.statement)])
 
 
+def answer_of(task: Task) -> str | None:
+    """The answer that the question's own words ask for, whatever the task says of itself; None where no form of ours fits."""
+    forms = QUESTIONS if DATA in task.files else {family: form for family, (form, *_) in WORDS.items()}
+    family = next((name for name, form in forms.items() if _asks(form, task.statement)), None)
+    if family is None:
+        return None
+    origin = f"{family}:{task.origin.partition(':')[2]}"
+    try:
+        return str(_value(expression_of(task.model_copy(update={"origin": origin, "skill": SKILL}))))
+    except (ValueError, KeyError, IndexError, SyntaxError, ZeroDivisionError, AssertionError, AttributeError):
+        return None  # a table or numbers of another source
+
+
+def _asks(form: str, statement: str) -> bool:
+    pattern = re.sub(r"\\\{\w+\\\}", r"[\\w ]+", re.escape(form))
+    return re.fullmatch(pattern, statement.strip()) is not None
+
+
 def _make(origin: str, number: int, split: Split, rng: random.Random) -> Task:
     family, theme = origin.split(":")
     edge = split is Split.BOUNDARY

@@ -65,6 +65,10 @@ class Tokenization:
     def decode(self, ids: Sequence[int]) -> str:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
+    def raw(self, ids: Sequence[int]) -> str:
+        """Text of the ids, special tokens included."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
     def render(self, messages: Sequence[Message], generate: bool = True) -> str:
         return str(
             self.tokenizer.apply_chat_template(

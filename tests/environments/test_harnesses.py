@@ -159,8 +159,10 @@ def test_whatever_the_code_does_the_observation_is_one_short_line(
 
 
 def test_a_hint_stands_in_the_prompt(fenced: Bundle, sandbox: Any) -> None:
-    assert Conversation(fenced, sandbox, repair(), hint="look at line 2").first["messages"][1]["content"].endswith(
-        "\nHint: look at line 2"
+    assert (
+        Conversation(fenced, sandbox, repair(), hint="look at line 2")
+        .first["messages"][1]["content"]
+        .endswith("\nHint: look at line 2")
     )
 
 

@@ -3,7 +3,18 @@ from __future__ import annotations
 import pytest
 
 from evals.evidence import collect
-from evals.rules import DEFAULT, check_rules, decide, load_rules, matches, route_of, rules_digest
+from evals.rules import (
+    DEFAULT,
+    check_rules,
+    decide,
+    holding,
+    load_rules,
+    matches,
+    open_questions,
+    route_of,
+    rules_digest,
+)
+from schemas.attribution import FILLED_BY, FILLS
 from schemas.bucket import Evidence, Route, Rule
 from schemas.errors import InputError, SpecError
 
@@ -38,15 +49,41 @@ def evidence(**changes) -> Evidence:
         "family_pass": 0.5,
         "trained_origins": 30,
     }
-    return Evidence(**{**facts, **changes})
+    measured = sorted({FILLED_BY[name] for name in changes if name in FILLED_BY})
+    return Evidence(**{"measured": measured, **facts, **changes})
 
 
 TABLE = [
     ("infrastructure_error", "infrastructure", {"status": "error", "turns": 0, "failed_checks": 0}),
     ("not_scored", "evaluation", {"status": "unscored"}),
+    ("suite_of_another_skill", "evaluation", {"in_capabilities": False, "parse_errors": 2}),
+    ("training_knew_the_task", "data", {"contaminated": True, "passed": True, "failed_checks": 0}),
+    ("image_is_another", "data", {"image_drifted": True, "gold_passes": False}),
+    ("waited_for_the_machine", "infrastructure", {"rescored": "flips", "limit_hit": "wall"}),
     ("verdict_flips", "data", {"verdict_flipped": True, "audit_differs": True}),
+    ("rescored_flips", "data", {"rescored": "flips"}),
+    ("replay_is_unstable", "data", {"replayed": "unstable", "tool_errors": 2}),
+    ("replay_drifts", "data", {"replayed": "drifted"}),
+    ("gold_fails_audit_passes", "goal", {"gold_passes": False, "gold_audited": True}),
+    ("gold_fails", "data", {"gold_passes": False, "gold_audited": False}),
+    ("start_passes", "data", {"start_fails": False, "unchanged": True}),
+    ("shown_contradicts", "data", {"shown_holds": False, "visible_passed": True}),
     ("audit_contests_pass", "goal", {"audit_differs": True, "failed_checks": 0, "task_passes": 1}),
     ("audit_contests_failure", "goal", {"audit_differs": True}),
+    ("verifier_of_today_differs", "goal", {"current_differs": True}),
+    ("failure_pays", "goal", {"rules_agree": False, "task_passes": 2}),
+    ("no_room_for_gold", "evaluation", {"gold_reaches": "limit", "truncated": True}),
+    ("gold_does_not_get_through", "data", {"gold_reaches": "parse", "parse_errors": 2}),
+    ("tool_link", "data", {"chain": "tool", "tool_errors": 2}),
+    ("cut_link", "data", {"chain": "cut", "tool_errors": 2}),
+    ("tokenizer_link", "sft", {"chain": "tokenizer"}),
+    ("text_does_not_come_back", "sft", {"round_trip": False}),
+    ("template_changed", "sft", {"template_same": False, "parse_errors": 2}),
+    ("setting_of_the_measure", "evaluation", {"setting_passes": 2, "truncated": True}),
+    ("trained_to_nothing", "sft", {"untrained": True, "parse_errors": 2}),
+    ("lost_in_rl", "rl", {"lost_at": "rl", "parse_errors": 2}),
+    ("forgotten_in_sft", "sft", {"lost_at": "sft", "trained_origins": 0}),
+    ("only_under_another_harness", "sft", {"harness_passes": 2}),
     ("leaves_boundary", "sft", {"forbidden": 1}),
     ("family_cannot_parse", "sft", {"parse_errors": 1, "family_parse_rate": 0.2, "truncated": True}),
     ("cut_at_token_limit", "sft", {"truncated": True, "parse_errors": 2, "unchanged": True}),
@@ -60,6 +97,8 @@ TABLE = [
     ("right_only_where_seen", "rl", {"visible_passed": True, "task_passes": 1, "task_attempts": 4}),
     ("exhausts_limits", "rl", {"limit_hit": "cpu", "task_passes": 1, "task_attempts": 4}),
     ("task_seldom_solved", "rl", {"task_passes": 1, "task_attempts": 4}),
+    ("passes_from_a_prefix", "rl", {"task_attempts": 4, "first_bad_turn": 1, "prefix_passes": 2, "family_pass": 0.1}),
+    ("passes_with_a_hint", "sft", {"task_attempts": 4, "hinted_passes": 2, "family_pass": 0.1}),
     ("family_never_solved", "data", {"task_attempts": 4, "family_pass": 0.1}),
     ("family_sometimes_solved", "rl", {"task_attempts": 4}),
     ("nothing_else", "undetermined", {}),
@@ -74,6 +113,29 @@ def test_each_default_rule_owns_its_failure(rule, route, facts):
 
 def test_every_default_rule_is_shown_above():
     assert [row[0] for row in TABLE] == [rule.id for rule in RULES]
+
+
+def test_what_was_not_measured_matches_nothing_and_is_an_open_question():
+    cheap = {"rescore", "image", "replay", "gold", "shown", "current", "pricing", "gold_path", "tokenizer"}
+    facts = evidence(truncated=True, task_passes=1, task_attempts=4, measured=[])
+    assert decide(facts, RULES).id == "cut_at_token_limit"
+    assert open_questions(facts, RULES) == cheap  # it was passed once: no policy need be asked
+    never = evidence(truncated=True, task_passes=0, task_attempts=4, measured=sorted(cheap))
+    assert open_questions(never, RULES) == {"setting", "checkpoint", "harness"}
+    assert open_questions(evidence(status="error", measured=[]), RULES) == set()
+
+
+def test_a_field_that_an_experiment_could_not_find_is_no_open_question():
+    every = list(FILLS)
+    facts = evidence(measured=every, task_attempts=4)
+    assert open_questions(facts, RULES) == set()
+    assert decide(facts, RULES).id == "family_sometimes_solved"
+
+
+def test_more_than_one_cause_can_hold_and_the_order_says_which_owns_it():
+    facts = evidence(truncated=True, gold_passes=False, gold_audited=False, unchanged=True)
+    assert decide(facts, RULES).cause == "wrong_task"
+    assert [rule.cause for rule in holding(facts, RULES)] == ["wrong_task", "never_stops", "returns_unchanged"]
 
 
 def test_the_same_evidence_always_gives_the_same_rule():

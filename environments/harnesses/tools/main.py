@@ -118,6 +118,7 @@ def act(request):
         "forbidden": None,
         "visible": None,
         "files": session.changed(),
+        "result": None,
         "chain": {"decoded": len(text), "parsed": False, "matched": None, "executed": False},
     }
     if session.plain:
@@ -279,6 +280,7 @@ def observe(request):
 def go_on(session, observation, stop):
     if session.turns >= session.max_turns:
         return done(session, stop, session.changed())
+    session.event["result"] = observation
     if len(observation) > session.max_observation:
         session.event["observation_truncated"] = True
         observation = observation[: session.max_observation] + "\n[cut]"

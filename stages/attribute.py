@@ -1,0 +1,288 @@
+"""The ladder: for each failure the cheapest experiment that could still change its owner, until none could or the budget ends.
+
+What is run follows from the rules: a rule whose known conditions hold and that asks for a field nobody has measured is an
+open question (`evals.rules.open_questions`), and the experiments are taken in the order of their cost. So a failure that
+the log and a second scoring decide costs no attempt of a policy. Those that need one are taken in turn from each kind of
+failure (rule of now, family), up to `sample`; what was left open is named in the answer.
+
+Not covered: an experiment that a rule does not ask for is not run, however interesting.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from environments.bundles import Bundle
+from evals.contamination import near_copies
+from evals.evidence import collect
+from evals.rules import complete, decide, holding, open_questions
+from schemas.attribution import FILLS, RUNGS, Attribution, Cost, Experiment, ExperimentName, Rung
+from schemas.bucket import Evidence, Rule
+from schemas.errors import InfrastructureError, InputError
+from schemas.goal import GoalRecord, RuntimeSpec
+from schemas.pins import PinsSpec
+from schemas.record import StageName
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt
+from stages.attempts import read_attempts
+from stages.canary import bundle_folder
+from stages.checkpoints import fetch_base, trained_folder
+from stages.context import Context, FanOut, Progress, in_order, silent
+from stages.equipment import Equipment
+from stages.experiments import EXPERIMENTS, Case, Lab, Policy, attempts_needed
+from stages.recorded import Recorded
+from stages.replay import Bench, open_bench
+from stages.rollout import Setting
+from stages.tasks import load_tasks
+from stages.workspace import Workspace
+
+SAMPLES = frozenset(name for name, rung in RUNGS.items() if rung in (Rung.L2, Rung.L3))
+NEAR = {"n": 8, "share": 0.6}  # how near a copy is called contamination, whatever the spec lets into training
+
+
+def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rules: Sequence[Rule]) -> list[Attribution]:
+    """One answer for each evidence, in its order. `attempts`: those that the evidence is of, and others of their tasks."""
+    by_id = {attempt.trajectory.id: attempt for attempt in attempts}
+    cases = [Case(by_id[evidence.trajectory], _begun(lab, by_id[evidence.trajectory], evidence)) for evidence in found]
+    began_s, left, chosen = _cpu_s(), lab.spec.attempts, set[str]()
+    order = list(EXPERIMENTS)
+    for place, name in enumerate(order):
+        asking = [case for case in cases if name in _open(lab, case.evidence, rules)]
+        if name in SAMPLES:
+            asking = _sampled(lab, asking, rules, chosen)
+            asking = _within(lab, name, asking, left)
+        if not asking or (lab.spec.cpu_s is not None and _cpu_s() - began_s > lab.spec.cpu_s):
+            continue
+        lab.bench.context.progress(f"attribution: {name}", place, len(order))
+        _run(lab, name, asking)
+        left -= sum(case.experiments[-1].attempts for case in asking if case.experiments[-1].name == name)
+    lab.bench.context.progress("attribution", len(order), len(order))
+    return [_answer(lab, case, rules) for case in cases]
+
+
+def _run(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> None:
+    """What breaks an experiment costs its answer and no other."""
+    try:
+        EXPERIMENTS[name](lab, cases)
+    except InfrastructureError as error:
+        for case in cases:
+            if name not in case.evidence.measured:
+                case.skip(name, f"infrastructure broke it: {error}")
+
+
+def _begun(lab: Lab, attempt: Attempt, evidence: Evidence) -> Evidence:
+    """What the record already answers."""
+    known = {"audit"} if attempt.audit is not None or lab.bench.audit is None else set()
+    known |= {"again"} if evidence.task_attempts >= lab.spec.k else set()
+    return evidence.model_copy(update={"measured": sorted(known)})
+
+
+def _open(lab: Lab, evidence: Evidence, rules: Sequence[Rule]) -> set[ExperimentName]:
+    both: tuple[ExperimentName, ...] = ("audit", "again")
+    thin = [name for name in both if name not in evidence.measured]
+    return open_questions(evidence, rules, [field for name in thin for field in FILLS[name]])
+
+
+def _sampled(lab: Lab, asking: Sequence[Case], rules: Sequence[Rule], chosen: set[str]) -> list[Case]:
+    """The failures that may cost attempts: the same ones at every experiment, each kind in its turn, tasks before repeats."""
+    strata: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    seen: Counter[str] = Counter()
+    for case in asking:
+        strata[decide(case.evidence, rules).id, case.evidence.family].append(case)
+    for own in strata.values():
+        ranked = []
+        for case in own:
+            seen[case.evidence.task_id] += 1
+            ranked.append((seen[case.evidence.task_id], case.evidence.trajectory, case))
+        own[:] = [case for *_, case in sorted(ranked, key=lambda row: row[:2])]
+    turns = [(place, kind, case) for kind, own in sorted(strata.items()) for place, case in enumerate(own)]
+    for _, _, case in sorted(turns, key=lambda row: row[:2]):
+        if len(chosen) < lab.spec.sample:
+            chosen.add(case.evidence.trajectory)
+    return [case for case in asking if case.evidence.trajectory in chosen]
+
+
+def _within(lab: Lab, name: ExperimentName, cases: list[Case], left: int) -> list[Case]:
+    """As many as the budget of attempts still holds; whole tasks."""
+    while cases and attempts_needed(lab, name, cases) > left:
+        cases = cases[:-1]
+    return cases
+
+
+def _cpu_s() -> float:
+    """Of this process and its children, sandboxes included once they have ended."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _answer(lab: Lab, case: Case, rules: Sequence[Rule]) -> Attribution:
+    rule = decide(case.evidence, rules)
+    open_ = _open(lab, case.evidence, rules)
+    return Attribution(
+        evidence=case.evidence,
+        rule=rule.id,
+        cause=rule.cause,
+        route=rule.route,
+        because=rule.because,
+        also=list(dict.fromkeys(r.cause for r in holding(case.evidence, rules) if r.cause != rule.cause)),
+        undecided=[name for name in EXPERIMENTS if name in open_],
+        experiments=case.experiments,
+        first_bad_turn=case.evidence.first_bad_turn,
+    )
+
+
+def costs(attributions: Sequence[Attribution]) -> dict[str, Cost]:
+    """Rung -> what its experiments took; every rung is there."""
+    found = {rung.value: Cost() for rung in Rung}
+    for attribution in attributions:
+        for experiment in attribution.experiments:
+            found[experiment.rung.value] += cost_of(experiment)
+    return found
+
+
+def cost_of(experiment: Experiment) -> Cost:
+    return Cost(experiments=1, attempts=experiment.attempts, executions=experiment.executions, tokens=experiment.tokens)
+
+
+# --- the lab of a round
+
+
+@contextmanager
+def open_lab(
+    ctx: Context,
+    bench: Equipment,
+    tasks: Sequence[Task],
+    attempts: Sequence[Attempt],
+    *,
+    setting: Setting,
+    policy: str | None = None,
+) -> Iterator[Lab]:
+    """Over the checkpoints that the round's records name. `policy`: weights that made the failures, the last ones if None.
+
+    `tasks`: of the round; `attempts`: those around the failures, for what else their tasks came to.
+    """
+    goal = bench.goal
+    line = lineage(ctx, goal)
+    names = [one.weights for one in line]
+    at = names.index(policy) if policy in names else len(line) - 1 if policy is None else -1
+    passes: dict[str, list[Attempt]] = defaultdict(list)
+    for attempt in attempts:
+        if attempt.verdict.passed and attempt.reward.value is not None:
+            passes[attempt.trajectory.task_id].append(attempt)
+    with ExitStack() as stack:
+        others = [Bundle(bundle_folder(ctx, ref)) for ref in goal.spec.backflow.attribution.harnesses]
+        for bundle in others:
+            stack.callback(bundle.close)
+        yield Lab(
+            bench=bench, tasks={task.digest(): task for task in tasks}, setting=setting,
+            training=bench.setting(), spec=goal.spec.backflow.attribution,
+            policy=line[at] if at >= 0 else None, before=line[:at] if at >= 0 else line, passes=passes,
+            others=[b for b in others if b.digest != bench.harness.digest],
+        )  # fmt: skip
+
+
+def lineage(ctx: Context, goal: GoalRecord) -> list[Policy]:
+    """Base, SFT and RL checkpoints of the round, as far as it trained them."""
+    found = [Policy("base", goal.base.weights, lambda: fetch_base(ctx, goal))]
+    trained: tuple[StageName, ...] = ("sft", "rl")
+    for stage in trained:
+        record = ctx.workspace.read(ctx.round, stage)
+        if isinstance(record, SftRecord | RlRecord) and record.checkpoint is not None:
+            found.append(Policy(stage, record.checkpoint.weights, _opener(ctx, record)))
+    return found
+
+
+def _opener(ctx: Context, record: SftRecord | RlRecord) -> Callable[[], Path]:
+    return lambda: trained_folder(ctx, record)
+
+
+def contaminated(tasks: Sequence[Task]) -> set[str]:
+    """Ids of tasks that measure and of which a training task is a near copy, however the spec was set."""
+    training = [task for task in tasks if task.split is Split.TRAIN]
+    measuring = [task for task in tasks if task.split is not Split.TRAIN]
+    return set(near_copies(training, measuring, **NEAR).values())  # type: ignore[arg-type]
+
+
+def skills_of(goal: GoalRecord, tasks: Sequence[Task]) -> set[str]:
+    """What the goal's capabilities name or the round trains: anything else that a suite measures, it measures by mistake."""
+    trained = {task.skill for task in tasks if task.split is Split.TRAIN}
+    return trained | {capability.skill for capability in goal.spec.capabilities}
+
+
+# --- failures of a recorded round
+
+
+def attribute(
+    space: Workspace,
+    cache: Path,
+    chosen: Sequence[Recorded],
+    *,
+    runtime: RuntimeSpec | None = None,
+    pins: PinsSpec | None = None,
+    fan_out: FanOut = in_order,
+    progress: Progress = silent,
+) -> list[Attribution]:
+    """The whole ladder for recorded failures, round by round, under their pins. Those of others and passes are refused.
+
+    Attempts of the same task by the same policy in the same table are counted with them, as the log has them. Raises
+    PinMismatch when a pin of a replay is another one now, InputError for what is no failure.
+    """
+    found: list[Attribution] = []
+    for number in sorted({one.round for one in chosen}):
+        mine = [one for one in chosen if one.round == number]
+        where = {"runtime": runtime or RuntimeSpec(), "pins": pins or PinsSpec()}
+        stages = list(dict.fromkeys(one.stage for one in mine))
+        with open_bench(space, cache, number, "replay", where, fan_out, stages=stages) as opened:
+            opened.context.progress = progress
+            for (table, policy), own in _together(mine).items():
+                found += _attributed(opened, table, policy, own)
+    return found
+
+
+def _together(chosen: Sequence[Recorded]) -> dict[tuple[Path, str], list[Recorded]]:
+    """By table and policy: evidence counts what one policy did."""
+    groups: dict[tuple[Path, str], list[Recorded]] = defaultdict(list)
+    for one in chosen:
+        groups[one.table, policy_of(one.attempt)].append(one)
+    return groups
+
+
+def policy_of(attempt: Attempt) -> str:
+    """Weights that wrote it; "" for one that infrastructure broke before its first turn."""
+    return next((turn.policy for turn in attempt.trajectory.turns), "")
+
+
+def _attributed(opened: Bench, table: Path, policy: str, own: Sequence[Recorded]) -> list[Attribution]:
+    ctx, goal = opened.context, opened.equipment.goal
+    tasks = load_tasks(ctx)
+    rules = complete(goal.spec.routes)
+    known = {task.id: task for task in tasks}
+    around = [a for a in read_attempts(table) if policy_of(a) == policy and a.trajectory.task in opened.tasks]
+    evidence = collect(
+        around, known, trained_origins(tasks), contaminated=contaminated(tasks), skills=skills_of(goal, tasks)
+    )
+    wanted = {one.attempt.trajectory.id for one in own}
+    failures = [one for one in evidence if one.trajectory in wanted]
+    passes = sorted(wanted - {one.trajectory for one in failures})
+    if passes:
+        raise InputError(f"{passes[0]}: no failure: it passed, and nothing contests it; name a failed attempt")
+    sampling = own[0].attempt.trajectory.sampling
+    setting = replace(opened.equipment.setting(), sampling=sampling, batch=sampling.batch)
+    with open_lab(ctx, opened.equipment, tasks, around, setting=setting, policy=policy) as lab:
+        return climb(lab, around, failures, rules)
+
+
+def trained_origins(tasks: Sequence[Task]) -> dict[str, int]:
+    """Family -> distinct origins among the training tasks: what coverage means."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        if task.split is Split.TRAIN:
+            found[task.family].add(task.origin)
+    return {family: len(origins) for family, origins in sorted(found.items())}
