@@ -76,7 +76,7 @@ class AttributionSpec(Frozen):
         "None: no limit, since with one the answer depends on the machine",
     )
     repeats: int = Field(
-        default=2, ge=1, description="times that an outcome is judged, and its actions are executed, again"
+        default=3, ge=1, description="times that an outcome is judged, and its actions are executed, again"
     )
     harnesses: list[str] = Field(
         default_factory=list, description="other harness bundles to try, as REFs; none are tried when empty"

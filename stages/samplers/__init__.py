@@ -98,7 +98,8 @@ def open_sampler(
     """The sampler of `sampling.engine` over the model folder `checkpoint`.
 
     Engines: transformers; vllm (needs runtime.vllm_url, serving that very folder); scripted or scripted:STRATEGY with
-    gold | noop | garbage | mixed (needs `tasks`, id -> task; only the tokenizer of the folder is used).
+    gold | wrong | noop | garbage | mixed | seldom | visible, the last three with @SHARE of gold (needs `tasks`, id -> task;
+    only the tokenizer of the folder is used).
     Raises InputError for an engine that does not exist or lacks what it needs, SamplerError for a silent server.
     """
     runtime = runtime or RuntimeSpec()

@@ -2,7 +2,9 @@
 
 It speaks the formats of both harnesses that ship: fenced (```python fence, `Answer:`) and tools (one JSON call a turn),
 told apart by the context it is shown. Strategies: gold, wrong (the task's plausible wrong outcome), noop (changes
-nothing), garbage (parses as no action), mixed (gold for a share of the (seed, task) pairs, else one of the others).
+nothing), garbage (parses as no action), mixed (gold for a share of the (seed, task) pairs, else one of the others), seldom
+(gold for a share, else wrong), visible (gold for a share, else code that returns what the visible cases want and no more).
+A share follows the name, as in seldom@0.25.
 
 Not covered: other harnesses' formats, and reading tools, which gold does not need.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -24,15 +27,16 @@ from schemas.trajectory import Sampling
 from stages.samplers import Completion, SampleRequest
 from stages.samplers.tokenization import Tokenization
 
-STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed")
+STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed", "seldom", "visible")
+OTHERWISE = {"mixed": ("wrong", "noop", "garbage"), "seldom": ("wrong",), "visible": ("seen",)}  # where it is not gold
 GARBAGE = ("I am not sure what to do here.", "```python\nprint('hello'", "{'tool': run_tests}", "```calc\n1 +", "")
 _TOOLS_MARK = "Reply with one JSON tool call"
 _CALC_SKILLS = ("lookup", "calc")
-_VERSION = 2  # grows when an answer changes: part of the policy's digest
+_VERSION = 3  # grows when an answer changes: part of the policy's digest
 
 
 class ScriptedSampler:
-    """`gold_share`: of (seed, task) pairs that mixed answers with gold, in [0, 1]."""
+    """`gold_share`: of (seed, task) pairs that are answered with gold, in [0, 1]; one after an @ in the strategy is meant."""
 
     name = "scripted"
     version = 0
@@ -40,8 +44,12 @@ class ScriptedSampler:
     def __init__(
         self, folder: Path, tasks: Mapping[str, Task], strategy: str = "gold", gold_share: float = 0.5
     ) -> None:
+        strategy, _, share = strategy.partition("@")
         if strategy not in STRATEGIES:
             raise InputError(f"scripted sampler: no strategy {strategy!r}; use {', '.join(STRATEGIES)}")
+        if share and not (re.fullmatch(r"\d*\.?\d+", share) and float(share) <= 1):
+            raise InputError(f"scripted sampler: share {share!r} is none; give one of 0 to 1, as in seldom@0.25")
+        gold_share = float(share) if share else gold_share
         self._tokens = Tokenization(folder)
         self.encode, self.decode = self._tokens.encode, self._tokens.decode
         self.render, self.plain = self._tokens.render, self._tokens.plain
@@ -70,15 +78,28 @@ class ScriptedSampler:
     def _answer(self, task: Task, request: SampleRequest) -> str:
         strategy = self.strategy
         lot = hashlib.sha256(canonical([request.seed, request.task_id])).digest()
-        if strategy == "mixed":
+        if strategy in OTHERWISE:
             gold = int.from_bytes(lot[:8], "big") < self.gold_share * 2**64
-            strategy = "gold" if gold else ("wrong", "noop", "garbage")[lot[8] % 3]
+            others = OTHERWISE[strategy]
+            strategy = "gold" if gold else others[lot[8] % len(others)]
         if strategy == "garbage":
             return GARBAGE[lot[9] % len(GARBAGE)]
-        outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}}[strategy]
+        outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}, "seen": _seen(task)}[strategy]
         if _TOOLS_MARK in self.decode(request.context_ids):
             return tool_call(task, outcome, request.turn)
         return fenced(task, outcome, request.turn)
+
+
+def _seen(task: Task) -> dict[str, str]:
+    """Code that knows the visible cases by heart and does nothing else; the wrong outcome for a task without code."""
+    if task.kind != "function" or task.entry is None:
+        return dict(task.wrong)
+    rows = [
+        f"    if list(given) == {case.args!r}:\n        return {case.expected!r}"
+        for case in task.visible
+        if not case.raises
+    ]
+    return {task.editable[0]: "\n".join([f"def {task.entry}(*given):", *rows, "    return None"]) + "\n"}
 
 
 def fenced(task: Task, outcome: Mapping[str, str], turn: int) -> str:

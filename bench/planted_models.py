@@ -1,0 +1,172 @@
+"""Faults of checkpoints for bench/planted.py: the real model, trained by the stages themselves with the fault in the spec.
+
+A checkpoint is trained once and kept in its workspace; a second call goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from bench.planted_faults import MODEL, Site, World, made, repairs, run_to
+from environments.bundles import Bundle, builtin
+from environments.sources.instruction import instruction_tasks
+from schemas.task import Split, Task
+from schemas.trajectory import Attempt, Purpose
+from stages.context import Context
+from stages.equipment import Equipment, equip
+from stages.rollout import Setting
+from stages.workspace import Workspace
+
+PHASE = {"name": "cold_start", "steps": 36, "batch_size": 8, "learning_rate": 0.0005, "max_length": 1024}
+SAMPLING = {"engine": "transformers", "temperature": 0.6, "max_tokens": 96, "batch": 64}
+BUDGETS = {"max_turns": 1, "max_tool_calls": 4, "max_context_tokens": 1024}
+
+
+def trained(site: Site, name: str, tasks: Sequence[Task], until: str = "sft", **changes: Any) -> Context:
+    """A workspace of the real model, trained on gold; the one that is there when it has got that far."""
+    root = site.folder / name
+    if (root / "rounds/0001" / f"{until}.json").is_file():
+        return run_to(Workspace.open(root), site.cache, until)
+    spec = {
+        "model": MODEL, "sampling": SAMPLING, "budgets": BUDGETS, "evaluation": {"temperature": 0.6},
+        "sft": {"phases": [PHASE], "gate_tasks": 2, "min_parse_rate": 0.0}, **changes,
+    }  # fmt: skip
+    demonstrations = {"gold": {"repair": 64}}
+    spec["data"] = {"demonstrations": demonstrations, **changes.get("data", {})}
+    return made(site, name, tasks, until=until, **spec)
+
+
+def of_repair(site: Site, dev: int = 16) -> list[Task]:
+    return repairs(site, 24, dev, per_function=3)
+
+
+def solved(attempts: Sequence[Attempt], at_least: int) -> set[str]:
+    """Tasks with so many passes."""
+    passes = [a.trajectory.task_id for a in attempts if a.verdict.passed]
+    return {task for task in passes if passes.count(task) >= at_least}
+
+
+def can(ctx: Context, tasks: Sequence[Task], folder: Path, bench: Equipment, setting: Setting) -> set[str]:
+    """Tasks that a checkpoint passes at least three times in four: where a failure is the fault's and not its own."""
+    sampler = bench.sampler(folder)
+    asked = bench.requests(tasks, 4, Purpose.ATTRIBUTION, sampler.policy)
+    return solved(bench.attempt(sampler, asked, setting=setting), 3)
+
+
+# --- sft
+
+
+def protocol_never_shown(site: Site) -> Iterator[World]:
+    """The base model is asked in a protocol that nobody ever showed it."""
+    tasks = repairs(site, 4, 12)
+    ctx = made(
+        site, "protocol_never_shown", tasks, harness="tools", model=MODEL, sampling=SAMPLING,
+        budgets={**BUDGETS, "max_turns": 3}, evaluation={"temperature": 0.6},
+    )  # fmt: skip
+    yield World(ctx, tasks, samples=2)
+
+
+def wrong_rate(site: Site) -> Iterator[World]:
+    """A learning rate a thousand times too high."""
+    tasks = of_repair(site)
+    ctx = trained(site, "wrong_rate", tasks, sft=_sft(learning_rate=0.5))
+    yield World(ctx, tasks, samples=2)
+
+
+def untrained(site: Site) -> Iterator[World]:
+    """A learning rate at which nothing moves."""
+    tasks = of_repair(site)
+    ctx = trained(site, "untrained", tasks, sft=_sft(learning_rate=1e-12, steps=4))
+    yield World(ctx, tasks, samples=2, only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1))
+
+
+def broken_template(site: Site) -> Iterator[World]:
+    """What trains leaves another chat template beside the weights than the one it trained with."""
+    from stages.trainers import sft
+
+    real: Callable[..., Any] = sft.train_sft
+
+    def breaking(start: Path, out: Path, *rest: Any, **more: Any) -> Any:
+        result = real(start, out, *rest, **more)
+        path = out / "chat_template.jinja"
+        path.write_text(path.read_text().replace("assistant", "bot").replace("<|im_start|>", "<|im_end|>", 1))
+        return result
+
+    tasks = of_repair(site)
+    with patch.object(sft, "train_sft", breaking):
+        ctx = trained(site, "broken_template", tasks)
+    yield World(ctx, tasks, samples=2)
+
+
+def forgotten_skill(site: Site) -> Iterator[World]:
+    """Trained on repairs alone, too long and too fast: what the base answered it answers no more."""
+    kept = [task.model_copy(update={"split": Split.RETENTION}) for task in instruction_tasks()]
+    from bench.planted_faults import side_of
+
+    kept = [task for task in kept if side_of(task.origin) == site.side]
+    tasks = [*repairs(site, 24, 4, per_function=3), *kept]
+    ctx = trained(site, "forgotten_skill", tasks, sft=_sft(learning_rate=0.004, steps=60))
+    goal = ctx.record("goal")
+    from stages.checkpoints import fetch_base
+
+    with equip(ctx, goal) as bench:
+        able = can(ctx, kept, fetch_base(ctx, goal), bench, bench.deployed())
+    yield World(ctx, tasks, split=Split.RETENTION, only=lambda found: able - solved(found, 1))
+
+
+def harness_mismatch(site: Site) -> Iterator[World]:
+    """Trained in one protocol, measured in another."""
+    tasks = of_repair(site)
+    ctx = trained(site, "normal", tasks)
+    other = Bundle(builtin("tools"))
+    try:
+        yield World(
+            ctx, tasks, samples=2, bench=lambda bench: replace(bench, harness=other, harness_of={}),
+            only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1),
+        )  # fmt: skip
+    finally:
+        other.close()
+
+
+def _sft(**changes: Any) -> dict[str, Any]:
+    return {"phases": [{**PHASE, **changes}], "gate_tasks": 2, "min_parse_rate": 0.0}
+
+
+# --- rl and evaluation
+
+
+def diverged_rl(site: Site) -> Iterator[World]:
+    """RL at a rate that wrecks a checkpoint which solved some of the tasks."""
+    tasks = of_repair(site)
+    headroom = {
+        "tasks": 2,
+        "samples": 2,
+        "min_parse_rate": 0.0,
+        "min_pass_at_k": 0.0,
+        "max_pass_at_1": 1.0,
+        "min_mixed": 0.0,
+    }
+    phase = {"method": "dpo", "name": "prefer", "steps": 4, "groups": 16, "group_size": 4, "learning_rate": 0.2}
+    ctx = trained(
+        site, "diverged_rl", tasks, until="rl", rl={"skills": ["repair"], "headroom": headroom, "phases": [phase]}
+    )
+    yield World(ctx, tasks, samples=4, only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1))
+
+
+def wrong_setting(site: Site) -> Iterator[World]:
+    """Measured at a temperature at which nothing of the policy is left, where training samples at a low one."""
+    tasks = of_repair(site)
+    ctx = trained(
+        site, "wrong_setting", tasks, evaluation={"temperature": 8.0}, sampling={**SAMPLING, "temperature": 0.3}
+    )
+    goal = ctx.record("goal")
+    from stages.attribute import lineage
+
+    dev = [task for task in tasks if task.split is Split.DEV]
+    with equip(ctx, goal) as bench:
+        able = can(ctx, dev, lineage(ctx, goal)[-1].folder(), bench, bench.setting())
+    yield World(ctx, tasks, only=lambda found: able - solved(found, 1))
