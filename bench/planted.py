@@ -33,8 +33,8 @@ from stages.attribute import costs
 
 Kind = Callable[[Site], Iterator[World]]
 KINDS: Mapping[str, tuple[Route, int, Kind]] = {
-    "verifier_too_lax": (Route.GOAL, 8, faults.hole),
-    "verifier_too_strict": (Route.GOAL, 6, faults.too_strict),
+    "verifier_too_lax": (Route.GOAL, 7, faults.hole),
+    "verifier_too_strict": (Route.GOAL, 7, faults.too_strict),
     "reward_conflict": (Route.GOAL, 6, faults.reward_conflict),
     "wrong_statement": (Route.DATA, 5, faults.wrong_statement),
     "missing_family": (Route.DATA, 3, faults.missing_family),

@@ -38,6 +38,7 @@ from schemas.bucket import Route
 from schemas.goal import GoalRecord
 from schemas.task import Case, Split, Task
 from schemas.trajectory import Attempt, Purpose
+from schemas.verdict import Status
 from stages import rounds
 from stages.attribute import climb, contaminated, open_lab, skills_of, trained_origins
 from stages.backflow import collect
@@ -104,7 +105,7 @@ class World:
     around: Callable[[Equipment], contextlib.AbstractContextManager[Any]] | None = None  # held while attempts are made
     bench: Callable[[Equipment], Equipment] | None = None
     setting: Callable[[Equipment], Setting] | None = None
-    only: Callable[[Sequence[Attempt]], set[str]] | None = None  # tasks in which the fault shows
+    only: Callable[[Sequence[Attempt]], set[str]] | None = None  # tasks, or attempts, in which the fault shows
     passes: bool = False  # the attempts that show the fault are passes
     policy: Any = field(default=None)
 
@@ -118,11 +119,12 @@ class World:
 # --- workspaces
 
 
-def repairs(site: Site, train: int, dev: int, per_function: int = 1, split: Split = Split.DEV) -> list[Task]:
-    """Repair tasks of this side, training and measuring functions apart."""
+def repairs(site: Site, train: int, dev: int, per_function: int = 1) -> list[Task]:
+    """Repair tasks of this side, training and measuring functions apart; training covers each family with all it has."""
     names = site.names(train + dev)
-    place = {name: Split.TRAIN if index < train else split for index, name in enumerate(names)}
-    return repair_tasks(site.seed, place.__getitem__, per_function, intact=False, names=names)
+    made = repair_tasks(site.seed, lambda name: Split.TRAIN, 6, intact=False, names=names[:train]) if train else []
+    measure = (lambda name: Split.DEV, per_function)
+    return [*made, *repair_tasks(site.seed, *measure, intact=False, names=names[train:])] if dev else made
 
 
 def questions(site: Site, train: int, dev: int, of: str = "", per_origin: int = 1) -> list[Task]:
@@ -193,6 +195,7 @@ def scripted_spec(tasks: Sequence[Task], **changes: Any) -> dict[str, Any]:
     spec["sampling"] = {"engine": "scripted:seldom@0", "temperature": 1.0, "max_tokens": 4096}
     suites = [{"name": name, "split": name, "samples": 1} for name in ("held_out", "retention")]
     spec["evaluation"] |= {"temperature": 1.0, "suites": suites, "k": 1}
+    spec["rl"]["skills"] = sorted({task.skill for task in tasks if task.split is Split.TRAIN})
     spec["rl"]["phases"] = [{"method": "dpo", "name": "prefer", "steps": 1, "groups": 1, "group_size": 2}]
     spec["capabilities"] = [{"name": skill, "skill": skill, "description": "planted"} for skill in skills]
     for section, value in changes.items():
@@ -245,7 +248,7 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
         shows = world.only(attempts) if world.only else {attempt.trajectory.task_id for attempt in attempts}
         firsts: dict[str, Any] = {}
         for one in evidence:
-            if one.task_id in shows and one.passed == world.passes:
+            if shows & {one.task_id, one.trajectory} and one.passed == world.passes:
                 firsts.setdefault(one.task_id, one)
         chosen = [firsts[task] for task in sorted(firsts)][:wanted]
         setting = world.setting(bench) if world.setting else bench.deployed()
@@ -445,6 +448,7 @@ def drifted_image(site: Site) -> Iterator[World]:
 
     @contextmanager
     def drifted(bench: Equipment) -> Iterator[None]:
+        bench.runner.prove()  # the image is looked at before its first use, and not again
         path = bench.runner.root / file
         before, mode = path.read_bytes(), path.stat().st_mode
         path.chmod(0o644)
@@ -657,14 +661,14 @@ def dead_server(site: Site) -> Iterator[World]:
     server = Server(lambda: [base], Tokenization(base), write)
     ctx = made(site, "dead_server", tasks, sampling={"batch": 7})
 
-    @contextmanager
-    def served(bench: Equipment) -> Iterator[None]:
-        yield
-
     try:
-        yield World(ctx, tasks, samples=2, around=served, bench=lambda bench: _over_server(bench, server))
+        yield World(ctx, tasks, samples=2, bench=lambda bench: _over_server(bench, server), only=_lost)
     finally:
         server.close()
+
+
+def _lost(attempts: Sequence[Attempt]) -> set[str]:
+    return {a.trajectory.id for a in attempts if a.verdict.status is Status.ERROR}
 
 
 def scripted_base(site: Site) -> Path:

@@ -41,7 +41,7 @@ def trained(site: Site, name: str, tasks: Sequence[Task], until: str = "sft", **
 
 
 def of_repair(site: Site, dev: int = 16) -> list[Task]:
-    return repairs(site, 24, dev, per_function=3)
+    return repairs(site, 12, dev)
 
 
 def solved(attempts: Sequence[Attempt], at_least: int) -> set[str]:
@@ -108,7 +108,7 @@ def forgotten_skill(site: Site) -> Iterator[World]:
     from bench.planted_faults import side_of
 
     kept = [task for task in kept if side_of(task.origin) == site.side]
-    tasks = [*repairs(site, 24, 4, per_function=3), *kept]
+    tasks = [*repairs(site, 12, 4), *kept]
     ctx = trained(site, "forgotten_skill", tasks, sft=_sft(learning_rate=0.004, steps=60))
     goal = ctx.record("goal")
     from stages.checkpoints import fetch_base
