@@ -7,11 +7,10 @@ First form: the evidence is what the log holds and pass@k of the task; experimen
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from environments.sources.splits import order
-from evals.buckets import Half, build, changes, indicators, material, treat
+from evals.buckets import Half, build, changes, indicators, treat
 from evals.rules import complete, rules_digest
 from evals.suites import halves
 from schemas.backflow import BackflowRecord
@@ -25,8 +24,9 @@ from stages.attempts import read_attempts, write_attempts
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.equipment import equip, errors_in
+from stages.material import propose
 from stages.sft import rollout_sections
-from stages.tasks import bench_pins, load_tasks, round_robin
+from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 
@@ -36,12 +36,18 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
+    sections |= {
+        name: getattr(goal.spec, name).model_dump(mode="json") for name in ("data", "rl")
+    }  # material obeys them
     pins = {
         **bench_pins(goal),
         "tasks": ctx.record("data").artifacts["tasks"].digest,
         "policy": final_checkpoint(ctx)[1],
         "rules": rules_digest(_rules(goal)),
     }
+    rolled_out = ctx.record("rl").artifacts.get("attempts")
+    if rolled_out is not None:
+        pins["past_rl"] = rolled_out.digest  # what material is made from
     for record in ctx.earlier("backflow")[-1:]:
         pins["previous_attempts"] = record.artifacts["attempts"].digest
         pins["previous_rules"] = record.rules
@@ -54,7 +60,6 @@ def _rules(goal: GoalRecord) -> list[Rule]:
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     goal: GoalRecord = ctx.record("goal")
-    spec = goal.spec.backflow
     tasks = load_tasks(ctx)
     attempts = _attempt_dev(ctx, goal, tasks)
     rules = _rules(goal)
@@ -64,7 +69,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     measured = _of(attempts, measure_half)
     choosing, measuring = Half.of(_of(attempts, choose_half), known, origins), Half.of(measured, known, origins)
     buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
-    handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
+    handed = propose(ctx, goal, buckets, tasks, rules, attempts, choosing.evidence)
     buckets = treat(buckets, handed)
     table = store(
         ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
@@ -112,15 +117,6 @@ def sampled(parts: Sequence[list[Task]], each: int, seed: int) -> list[Task]:
 def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:
     names = {task.id for task in tasks}
     return [attempt for attempt in attempts if attempt.trajectory.task_id in names]
-
-
-def trained_origins(tasks: list[Task]) -> dict[str, int]:
-    """Family -> distinct origins among the training tasks: what coverage means."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for task in tasks:
-        if task.split is Split.TRAIN:
-            found[task.family].add(task.origin)
-    return {family: len(origins) for family, origins in sorted(found.items())}
 
 
 def _changes(ctx: Context, measured: list[Attempt], known: dict[str, Task], rules: list[Rule]) -> list[BucketChange]:

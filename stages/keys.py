@@ -43,11 +43,18 @@ _GOAL = (
     "stages/tasks.py",
     "stages/goal.py",
 )
-_DATA = (*_GOAL, "stages/data.py", "stages/demonstrations.py")
+_DATA = (
+    *_GOAL,
+    "stages/data.py",
+    "stages/demonstrations.py",
+    "stages/leaks.py",
+    "stages/pairs.py",
+    "stages/prefixes.py",
+)
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")
-_BACKFLOW = (*_EVALUATION, "stages/backflow.py", "evals/rules.yaml")
+_BACKFLOW = (*_EVALUATION, "stages/backflow.py", "stages/material.py", "evals/rules.yaml")
 
 DECLARED: dict[StageName, tuple[str, ...]] = {
     "goal": _GOAL,

@@ -204,9 +204,22 @@ def bucket_of(task: Task) -> str | None:
     return task.made_by.removeprefix("backflow:") if task.made_by.startswith("backflow:") else None
 
 
+def trained_origins(tasks: Iterable[Task]) -> dict[str, int]:
+    """Family -> distinct origins among the training tasks: what coverage means."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        if task.split is Split.TRAIN:
+            found[task.family].add(task.origin)
+    return {family: len(origins) for family, origins in sorted(found.items())}
+
+
 def load_tasks(ctx: Context, round: int | None = None) -> list[Task]:
     record: DataRecord = ctx.record("data", round)
-    folder = ctx.workspace.open_artifact(record.artifacts["tasks"])
+    return read_tasks(ctx.workspace.open_artifact(record.artifacts["tasks"]))
+
+
+def read_tasks(folder: Path) -> list[Task]:
+    """The tasks of a `tasks` artifact. Raises as `_rows` does."""
     return _rows(folder / "tasks.jsonl", "tasks", Task)
 
 

@@ -32,13 +32,19 @@ _VERSION = 2  # grows when an answer changes: part of the policy's digest
 
 
 class ScriptedSampler:
-    """`gold_share`: of (seed, task) pairs that mixed answers with gold, in [0, 1]."""
+    """`gold_share`: of (seed, task) pairs that mixed answers with gold, in [0, 1]. `begun`: (task id, seed) -> turns that
+    another policy has taken before; its own first turn is the one after them."""
 
     name = "scripted"
     version = 0
 
     def __init__(
-        self, folder: Path, tasks: Mapping[str, Task], strategy: str = "gold", gold_share: float = 0.5
+        self,
+        folder: Path,
+        tasks: Mapping[str, Task],
+        strategy: str = "gold",
+        gold_share: float = 0.5,
+        begun: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         if strategy not in STRATEGIES:
             raise InputError(f"scripted sampler: no strategy {strategy!r}; use {', '.join(STRATEGIES)}")
@@ -47,6 +53,7 @@ class ScriptedSampler:
         self.render, self.plain = self._tokens.render, self._tokens.plain
         self.end = self._tokens.end
         self.tasks, self.strategy, self.gold_share = tasks, strategy, gold_share
+        self.begun = begun or {}
         self.policy = digest_of(["scripted", _VERSION, strategy, gold_share])
 
     def release(self, keys: Sequence[str]) -> None:
@@ -75,10 +82,14 @@ class ScriptedSampler:
             strategy = "gold" if gold else ("wrong", "noop", "garbage")[lot[8] % 3]
         if strategy == "garbage":
             return GARBAGE[lot[9] % len(GARBAGE)]
+        taken = self.begun.get((request.task_id, request.seed), 0)
+        turn = (
+            request.turn if task.kind == "answer" else request.turn - taken
+        )  # what was computed is not computed again
         outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}}[strategy]
         if _TOOLS_MARK in self.decode(request.context_ids):
-            return tool_call(task, outcome, request.turn)
-        return fenced(task, outcome, request.turn)
+            return tool_call(task, outcome, turn)
+        return fenced(task, outcome, turn)
 
 
 def fenced(task: Task, outcome: Mapping[str, str], turn: int) -> str:
