@@ -15,7 +15,7 @@ from environments.sources.splits import order
 from schemas.base import digest_of
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt, Purpose, Trajectory
+from schemas.trajectory import Attempt, Purpose, Trajectory, Turn
 from stages.attempts import read_attempts
 from stages.checkpoints import fetch_base
 from stages.context import Context
@@ -57,11 +57,17 @@ def of_training(attempt: Attempt, training: Mapping[str, Task]) -> bool:
 
 
 def first_bad_turn(trajectory: Trajectory) -> int:
-    """The first that did not parse, whose tool refused it, that was forbidden or was cut; else the one that ended it."""
-    for turn in trajectory.turns:
-        if turn.parse_error or turn.tool_error or turn.forbidden or turn.stop == "length":
-            return turn.index
-    return max(0, len(trajectory.turns) - 1)
+    """The first that did not parse, whose tool refused it, that was forbidden, was cut or handed in what fails the visible
+    tests; else the one that ended it."""
+    return next((turn.index for turn in trajectory.turns if _is_bad(turn)), max(0, len(trajectory.turns) - 1))
+
+
+def _is_bad(turn: Turn) -> bool:
+    handed_in = (turn.call or {}).get(
+        "name"
+    ) != "run_tests"  # running them on purpose is a good turn, whatever they say
+    fails = turn.visible is not None and bool(turn.visible.get("failed")) and handed_in
+    return bool(turn.parse_error or turn.tool_error or turn.forbidden or turn.stop == "length" or fails)
 
 
 def can_go_on(trajectory: Trajectory, turns: int, task: Task) -> bool:
