@@ -30,6 +30,7 @@ from stages.context import Context
 from stages.demonstrations import edge_of, mixable, require_mixable
 from stages.equipment import Equipment
 from stages.prefixes import Prefix, can_go_on, gone_on, rollouts, spread
+from stages.recall import Recall
 from stages.tasks import load_tasks
 
 Message = dict[str, str]
@@ -229,6 +230,10 @@ def load_pairs(ctx: Context) -> tuple[list[dict[str, Any]], list[UseEdge]]:
     if "pairs" not in record.artifacts:
         return [], []
     folder = ctx.workspace.open_artifact(record.artifacts["pairs"])
-    require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), read_attempts(folder / "attempts.parquet"))
+    made = read_attempts(folder / "attempts.parquet")
+    if record.rescored_by is not None:  # repeated because a rescore under this round's verifier and rules agreed
+        recall = Recall(ctx.workspace)
+        made = [recall.of(attempt) for attempt in made]
+    require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), made)
     rows = [json.loads(line) for line in (folder / "pairs.jsonl").read_text("utf-8").splitlines()]
     return rows, read_edges(folder / "edges.parquet")
