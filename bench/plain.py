@@ -38,7 +38,7 @@ from schemas.goal import Bundles, GoalRecord, GoalSpec
 from schemas.rl import GrpoPhase
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
-from stages.backflow import sampled, trained_origins
+from stages.backflow import sampled
 from stages.context import Context
 from stages.demonstrations import first_clean_passes
 from stages.equipment import Equipment, image_of
@@ -48,7 +48,7 @@ from stages.rollout import Setting
 from stages.samplers import Sampler, open_sampler, use_threads
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.spec import load_spec
-from stages.tasks import round_robin, select
+from stages.tasks import round_robin, select, trained_origins
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -40,8 +40,8 @@ from schemas.task import Case, Split, Task
 from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
 from stages import rounds
-from stages.attribute import climb, contaminated, open_lab, skills_of, trained_origins
-from stages.backflow import collect
+from stages.attribute import climb, contaminated, open_lab, skills_of
+from evals.evidence import collect
 from stages.context import Context, threads
 from stages.equipment import Equipment, equip
 from stages.rollout import Setting
@@ -49,6 +49,7 @@ from stages.samplers import SampleRequest
 from stages.samplers.scripted_sampler import ScriptedSampler, fenced
 from stages.samplers.tokenization import Tokenization
 from stages.spec import dump_default, load_spec
+from stages.tasks import load_tasks, trained_origins
 from stages.workspace import Workspace
 
 Text = Callable[[Task, SampleRequest], str]  # what a policy writes in one turn
@@ -237,7 +238,7 @@ class Told(ScriptedSampler):
 def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]:
     """One failure of each task in which the fault shows, up to `wanted`: the first by id."""
     ctx, goal = world.ctx, world.goal
-    tasks = load(ctx)
+    tasks = load_tasks(ctx)
     with equip(ctx, goal) as whole, ExitStack() as stack:
         bench = world.bench(whole) if world.bench else whole
         attempts = _attempts(world, bench, [task for task in tasks if task.split is world.split], stack)
@@ -261,18 +262,12 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
     return [Decided(kind, owner, one, (log.cause, log.route)) for one, log in zip(found, logs, strict=True)]
 
 
-def load(ctx: Context) -> list[Task]:
-    from stages.tasks import load_tasks
-
-    return load_tasks(ctx)
-
-
 def _attempts(world: World, bench: Equipment, tasks: Sequence[Task], stack: ExitStack) -> list[Attempt]:
     from stages.attribute import lineage
 
     last = lineage(world.ctx, world.goal)[-1]
     folder = last.folder()
-    known = {task.id: task for task in load(world.ctx)}
+    known = {task.id: task for task in load_tasks(world.ctx)}
     sampler = Told(folder, known, world.texts) if world.texts else bench.sampler(folder, known)
     setting = world.setting(bench) if world.setting else bench.deployed()
     asked = bench.requests(tasks, world.samples, Purpose.ATTRIBUTION, sampler.policy)

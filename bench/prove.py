@@ -141,6 +141,10 @@ def _integrity(work: Path, out: Path) -> list[str]:
     return ["bench.integrity", "--folder", str(work), "--out", str(out)]
 
 
+def _triage(work: Path, out: Path) -> list[str]:
+    return ["bench.triage", "--folder", str(work), "--out", str(out)]
+
+
 def _vllm(work: Path, out: Path) -> list[str]:
     return ["bench.vllm_server", "--log", str(work / "server.log"), "--out", str(out)]
 
@@ -237,6 +241,12 @@ def _says_integrity(r: dict[str, Any]) -> str:
     return f"{refused}; `dvc checkout` serves {silent} of {asked} silently"
 
 
+def _says_triage(r: dict[str, Any]) -> str:
+    ours, user = r["ways"]["postloop"], r["ways"]["pandas_json"]
+    found = f"{r['rows']:,} rows in {ours['seconds']['median']:.1f} s and {ours['peak_mib']['median']:.0f} MiB"
+    return f"{found}; pandas on JSON lines {user['seconds']['median']:.1f} s and {user['peak_mib']['median']:.0f} MiB"
+
+
 def _says_kill(r: dict[str, Any]) -> str:
     return f"{r['equal']} of {r['times']} restarted rounds equal after {r['kills']} kills"
 
@@ -327,6 +337,12 @@ PARTS: dict[str, Part] = {
         _pins,
         (*EVERYTHING, "bench/pins.py"),
         _says_pins,
+    ),
+    "triage": Part(
+        "a million stored failures into buckets, beside pandas on the same records",
+        _triage,
+        ("evals/triage.py", "evals/rules*", "schemas/bucket.py", "bench/triage.py"),
+        _says_triage,
     ),
     "noop": Part(
         "seconds of a run with nothing to do",

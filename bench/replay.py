@@ -152,7 +152,9 @@ def measure(space: Workspace, each: int, pairs: int, sizes: Sequence[int], quick
     rows = recorded(space)
     sample = chosen(rows, each)
     ids = [row.attempt.trajectory.id for row in sample]
-    asked = {(row.attempt.trajectory.id, row.round) for row in sample}  # a later round may have judged the same one anew
+    asked = {
+        (row.attempt.trajectory.id, row.round) for row in sample
+    }  # a later round may have judged the same one anew
     runs, walls = [], []
     for _ in range(2):
         answers: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Failures with one cause in one family: how many, which example, whether they shrank, and what the next round gets.
+"""Failures with one cause in one family: how many, which example, and whether they shrank.
 
 One half of dev chooses the buckets, the other measures them: a bucket picked because it is large is large partly by
 chance, so its size on the half that picked it says nothing about a change. Compare a change with those of untreated
@@ -13,12 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from environments.sources.repair import operators_of
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
 from evals.rules import decide, route_of, rules_digest
 from schemas.attribution import RUNGS, Attribution, Rung
-from schemas.backflow import BackflowSpec
 from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
 from schemas.metrics import Estimate
 from schemas.task import Task
@@ -229,25 +227,6 @@ def changes(
     return found
 
 
-def material(
-    buckets: Sequence[Bucket],
-    spec: BackflowSpec,
-    tasks: Iterable[Task] = (),
-    trajectories: Mapping[str, Sequence[str]] | None = None,
-) -> list[Material]:
-    """What the next round gets: data -> tasks, sft -> demonstrations, rl -> weights, goal -> a proposal for a person.
-
-    Only the `spec.max_buckets` largest of data, sft and rl get material; every goal bucket becomes a proposal. `tasks`:
-    training tasks, to say where a family has none. `trajectories`: bucket id -> training-pool rollouts of that cause;
-    never pass dev or held-out ones.
-    """
-    counts = Counter(task.family for task in tasks)
-    ordered = sorted((b for b in buckets if b.size), key=lambda b: (-b.size, b.id))
-    routed = [b for b in ordered if b.route in (Route.DATA, Route.SFT, Route.RL)][: spec.max_buckets]
-    proposed = [b for b in ordered if b.route is Route.GOAL]
-    return [_material(b, spec, counts[b.family], list((trajectories or {}).get(b.id, ()))) for b in routed + proposed]
-
-
 def treat(buckets: Iterable[Bucket], materials: Iterable[Material]) -> list[Bucket]:
     """The buckets, those with approved material marked as treated."""
     approved = {m.bucket for m in materials if m.approved}
@@ -328,32 +307,3 @@ def _verdict(difference: Estimate) -> Literal["shrank", "unchanged", "grew", "no
     if difference.low >= -BAND and difference.high <= BAND:
         return "unchanged"
     return "not enough evidence"
-
-
-def _material(bucket: Bucket, spec: BackflowSpec, training_tasks: int, trajectories: list[str]) -> Material:
-    kind: Literal["tasks", "demonstrations", "weights", "proposal"]
-    amount, weight, operators = 0, 1.0, list[str]()
-    note = f"{bucket.size} of {bucket.denominator} attempts, cause {bucket.cause}, rule {bucket.rule}"
-    if bucket.route is Route.DATA:
-        kind, amount = "tasks", spec.new_tasks
-        operators = list(operators_of(bucket.family))
-    elif bucket.route is Route.SFT:
-        kind, amount = "demonstrations", spec.demonstrations
-    elif bucket.route is Route.RL:
-        kind, weight = "weights", spec.weight
-        note += "" if training_tasks else "; the family has no training task, so its weight changes nothing"
-    else:
-        kind = "proposal"
-        note += "; a person decides on verifiers and reward rules, then re-scores the old samples"
-    return Material(
-        kind=kind,
-        bucket=bucket.id,
-        route=bucket.route,
-        family=bucket.family,
-        amount=amount,
-        weight=weight,
-        operators=operators,
-        trajectories=[] if kind == "proposal" else trajectories,
-        approved=kind != "proposal" and kind in spec.unattended,
-        note=note,
-    )

@@ -1,4 +1,4 @@
-"""Great Expectations suites that gate the tables: tasks, demonstrations, attempts.
+"""Great Expectations suites that gate the tables: tasks, demonstrations, attempts, pairs.
 
 Everything runs in memory: an ephemeral context, no files, no server. The library's usage statistics are switched off
 before it is imported, and again on the context. The result holds no time, run id or fingerprint, so equal tables give
@@ -19,11 +19,11 @@ from schemas.trajectory import Attempt
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-Table = Literal["tasks", "demonstrations", "attempts"]
+Table = Literal["tasks", "demonstrations", "attempts", "pairs"]
 SHOWN = 5  # offending values kept an expectation
 REWARD = (-1.0, 1.0)
 STATUS = ["scored", "unscored", "error"]
-SOURCES = ["gold", "rejection", "past", "backflow"]
+SOURCES = ["gold", "prefix", "rejection", "past", "backflow"]
 COLUMNS: dict[str, list[str]] = {
     "tasks": [
         "id", "kind", "family", "skill", "origin", "split", "statement", "editable", "visible", "hidden", "answer",
@@ -34,6 +34,7 @@ COLUMNS: dict[str, list[str]] = {
         "trajectory", "purpose", "task_id", "family", "origin", "split", "status", "score", "passed", "reward", "turns",
         "tokens", "tokens_agree",
     ],
+    "pairs": ["id", "task_id", "family", "bucket", "kind", "split", "prompt", "chosen", "rejected", "differ"],
 }  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def tasks_frame(tasks: Iterable[Task]) -> pd.DataFrame:
 def demonstrations_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row a demonstration in TRL's conversational format: `messages`, or `prompt` and `completion`.
 
-    Other keys taken from a row: id, task_id, family, source (gold | rejection | past | backflow), split.
+    Other keys taken from a row: id, task_id, family, source (gold | prefix | rejection | past | backflow), split.
     """
     return _frame("demonstrations", [_demonstration_row(row) for row in rows])
 
@@ -57,6 +58,11 @@ def demonstrations_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def attempts_frame(attempts: Iterable[Attempt]) -> pd.DataFrame:
     """One row an attempt. `tokens_agree`: every turn has as many log-probabilities as completion tokens."""
     return _frame("attempts", [_attempt_row(attempt) for attempt in attempts])
+
+
+def pairs_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row a preference pair: characters of each side, and whether the sides differ."""
+    return _frame("pairs", [_pair_row(row) for row in rows])
 
 
 def check_table(name: Table, frame: pd.DataFrame, reward: tuple[float, float] = REWARD) -> dict[str, Any]:
@@ -110,6 +116,8 @@ def _suite(name: Table, gx: Any, reward: tuple[float, float]) -> list[Any]:
         return _tasks_suite(e, Column)
     if name == "demonstrations":
         return _demonstrations_suite(e)
+    if name == "pairs":
+        return _pairs_suite(e)
     return _attempts_suite(e, Column, reward)
 
 
@@ -139,6 +147,16 @@ def _demonstrations_suite(e: Any) -> list[Any]:
         e.ExpectColumnValuesToBeBetween(column="messages", min_value=2),
         e.ExpectColumnValuesToBeInSet(column="last_role", value_set=["assistant"]),
         e.ExpectColumnValuesToBeInSet(column="empty_replies", value_set=[0]),
+    ]
+
+
+def _pairs_suite(e: Any) -> list[Any]:
+    return [
+        *_identity(e, "id", ["task_id", "bucket"]),
+        e.ExpectColumnValuesToBeInSet(column="kind", value_set=["decision", "boundary", "retention"]),
+        e.ExpectColumnValuesToBeInSet(column="split", value_set=[Split.TRAIN.value]),
+        *(e.ExpectColumnValuesToBeBetween(column=side, min_value=1) for side in ("prompt", "chosen")),
+        e.ExpectColumnValuesToBeInSet(column="differ", value_set=[True]),
     ]
 
 
@@ -222,6 +240,15 @@ def _demonstration_row(row: Mapping[str, Any]) -> dict[str, Any]:
         "messages": len(messages),
         "last_role": messages[-1].get("role") if messages else "none",
         "empty_replies": sum(not str(reply or "").strip() for reply in replies),
+    }
+
+
+def _pair_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    said = {name: "".join(m["content"] for m in row[name]) for name in ("prompt", "chosen", "rejected")}
+    return {
+        **{key: row.get(key) for key in ("id", "task_id", "family", "bucket", "kind", "split")},
+        **{name: len(text.strip()) for name, text in said.items()},
+        "differ": said["chosen"] != said["rejected"],
     }
 
 

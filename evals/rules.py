@@ -224,7 +224,9 @@ def _field_problems(name: str, wanted: Json) -> list[str]:
     if name not in Evidence.model_fields:
         near = get_close_matches(name, Evidence.model_fields, 3, 0.4)
         meant = f"did you mean {', '.join(near)}? " if near else ""
-        return [f"evidence has no such field; {meant}schemas/bucket.py, Evidence lists all {len(Evidence.model_fields)}"]
+        return [
+            f"evidence has no such field; {meant}schemas/bucket.py, Evidence lists all {len(Evidence.model_fields)}"
+        ]
     if not isinstance(wanted, dict):
         return []
     if not wanted:

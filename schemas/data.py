@@ -61,6 +61,7 @@ class DataRecord(Record):
     families: dict[str, int] = Field(default_factory=dict, description="family -> proven training tasks")
     quarantined: dict[str, int] = Field(default_factory=dict, description="reason -> tasks")
     demonstrations: dict[str, int] = Field(
-        default_factory=dict, description="gold | rejection | past | backflow -> rows"
+        default_factory=dict, description="gold | prefix | rejection | past | backflow -> rows"
     )
+    pairs: dict[str, int] = Field(default_factory=dict, description="decision | boundary | retention -> pairs")
     routed_tasks: int = Field(default=0, ge=0, description="training tasks made for buckets of the last round")

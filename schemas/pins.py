@@ -23,7 +23,7 @@ TABLE: dict[Operation, tuple[str, ...]] = {
     # All that enters the key of some stage; of one stage only what enters its own is compared.
     "resume": (
         "libraries", "code", *_PLACE, "tasks", "verifier", "harness", "rewards", *_CHECKPOINT, "sampling", "budgets",
-        "safety", "seed", "start", "champion", "demonstrations", "material", "weights", "temperature", "data", "sft", "rl",
+        "safety", "seed", "start", "champion", "demonstrations", "pairs", "material", "weights", "temperature", "data", "sft", "rl",
         "evaluation", "criteria", "backflow", "routes", "rules", "sft_gate", "seed_data", "barred", "past", "previous",
         "rescores",
     ),

@@ -40,7 +40,7 @@ from stages.experiments import EXPERIMENTS, Case, Lab, Policy, attempts_needed
 from stages.recorded import Recorded
 from stages.replay import Bench, open_bench
 from stages.rollout import Setting
-from stages.tasks import load_tasks
+from stages.tasks import load_tasks, trained_origins
 from stages.workspace import Workspace
 
 SAMPLES = frozenset(name for name, rung in RUNGS.items() if rung in (Rung.L2, Rung.L3))
@@ -277,12 +277,3 @@ def _attributed(opened: Bench, table: Path, policy: str, own: Sequence[Recorded]
     setting = replace(opened.equipment.setting(), sampling=sampling, batch=sampling.batch)
     with open_lab(ctx, opened.equipment, tasks, around, setting=setting, policy=policy) as lab:
         return climb(lab, around, failures, rules)
-
-
-def trained_origins(tasks: Sequence[Task]) -> dict[str, int]:
-    """Family -> distinct origins among the training tasks: what coverage means."""
-    found: dict[str, set[str]] = defaultdict(set)
-    for task in tasks:
-        if task.split is Split.TRAIN:
-            found[task.family].add(task.origin)
-    return {family: len(origins) for family, origins in sorted(found.items())}

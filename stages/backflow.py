@@ -13,7 +13,7 @@ from pathlib import Path
 
 from environments.bundles import Bundle
 from environments.sources.splits import order
-from evals.buckets import Half, account, attempted, build, changes, indicators, material, treat
+from evals.buckets import Half, account, attempted, build, changes, indicators, treat
 from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
@@ -28,13 +28,14 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
-from stages.attribute import climb, contaminated, costs, lineage, open_lab, skills_of, trained_origins
+from stages.attribute import climb, contaminated, costs, lineage, open_lab, skills_of
 from stages.canary import bundle_folder
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.equipment import equip, errors_in
+from stages.material import propose
 from stages.sft import rollout_sections
-from stages.tasks import bench_pins, load_tasks, round_robin
+from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 ATTRIBUTIONS = "attributions.jsonl"
@@ -45,6 +46,9 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
+    sections |= {
+        name: getattr(goal.spec, name).model_dump(mode="json") for name in ("data", "rl")
+    }  # material obeys them
     pins = {
         **bench_pins(goal),
         "tasks": ctx.record("data").artifacts["tasks"].digest,
@@ -56,6 +60,9 @@ def inputs(ctx: Context) -> Inputs:
     pins |= {f"before_{one.stage}": one.weights for one in lineage(ctx, goal)[:-1]}
     for place, ref in enumerate(goal.spec.backflow.attribution.harnesses):
         pins[f"other_harness_{place}"] = Bundle(bundle_folder(ctx, ref)).digest
+    rolled_out = ctx.record("rl").artifacts.get("attempts")
+    if rolled_out is not None:
+        pins["past_rl"] = rolled_out.digest  # what material is made from
     for record in ctx.earlier("backflow")[-1:]:
         pins["previous_attempts"] = record.artifacts["attempts"].digest
         pins["previous_rules"] = record.rules
@@ -70,7 +77,6 @@ def _rules(goal: GoalRecord) -> list[Rule]:
 
 def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     goal: GoalRecord = ctx.record("goal")
-    spec = goal.spec.backflow
     tasks = load_tasks(ctx)
     attempts = _attempt_dev(ctx, goal, tasks)
     rules = _rules(goal)
@@ -79,7 +85,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     choosing, measuring = (_half(attempts, half, found) for half in (choose_half, measure_half))
     buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
     buckets = account(buckets, [one for one in found if one.evidence.task_id in choosing.attempted], rules)
-    handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
+    handed = propose(ctx, goal, buckets, tasks, rules, attempts, choosing.evidence)
     buckets = treat(buckets, handed)
     table = store(
         ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)

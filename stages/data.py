@@ -1,7 +1,8 @@
 """Data: proven tasks, split by origin, and demonstrations; Great Expectations gate the tables.
 
 A task is used only after its proof: gold passes every run, the start tree and a wrong outcome fail, repeats agree. What
-fails is quarantined with its reason. Routed material of the last round becomes new training tasks and demonstrations.
+fails is quarantined with its reason. Routed material of the last round becomes new training tasks, demonstrations and
+preference pairs. A last gate looks for what measures in all of it: a leak stops the round, and names the row.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from environments.sources import default
-from evals.expectations import attempts_frame, check_table, demonstrations_frame, tasks_frame
+from evals.expectations import attempts_frame, check_table, demonstrations_frame, pairs_frame, tasks_frame
 from evals.gates import condition, gate
 from schemas.base import Digest, Json, canonical, digest_of
 from schemas.data import DataRecord
 from schemas.goal import GoalRecord
-from schemas.metrics import Condition, Estimate
+from schemas.metrics import Condition, Estimate, Gate
 from schemas.migrations import stamped_row
 from schemas.task import Split, Task, TaskProof
 from schemas.trajectory import Attempt
@@ -27,6 +28,8 @@ from stages.checkpoints import start_checkpoint
 from stages.context import Context
 from stages.demonstrations import demonstrate, edge_of, require_mixable, row_of, write_demonstrations
 from stages.equipment import equip
+from stages.leaks import find_leaks, of_attempts, of_messages
+from stages.pairs import Preference, make_pairs, write_pairs
 from stages.quarantine import quarantined as quarantined_tasks
 from stages.tasks import bench_pins, bucket_of, prove, route_tasks, seed_digest, seed_folder, select, sort_out
 
@@ -51,7 +54,7 @@ def inputs(ctx: Context) -> Inputs:
         pins["barred"] = digest_of(barred)
     if spec.data.demonstrations.rejection_samples:
         pins["start"] = start_checkpoint(ctx)[1]
-    if spec.data.demonstrations.from_past_rounds:
+    if spec.data.demonstrations.from_past_rounds or any(item.trajectories for item in goal.material):
         for record in ctx.earlier("rl"):
             if "attempts" in record.artifacts:
                 pins[f"past_{len(pins)}"] = record.artifacts["attempts"].digest
@@ -77,9 +80,10 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
         proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
         demonstrations = demonstrate(ctx, bench, goal, proven)
+        pairs = make_pairs(ctx, bench, goal, proven)
     for made in demonstrations.values():
         require_mixable(ctx, goal, proven, made)
-    return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations)
+    return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs)
 
 
 def _leave(
@@ -91,6 +95,7 @@ def _leave(
     proofs: list[TaskProof],
     quarantined: dict[str, str],
     demonstrations: dict[str, list[Attempt]],
+    pairs: list[Preference],
 ) -> DataRecord:
     attempts = [attempt for source in sorted(demonstrations) for attempt in demonstrations[source]]
     rows = [row_of(source, attempt) for source in sorted(demonstrations) for attempt in demonstrations[source]]
@@ -101,6 +106,8 @@ def _leave(
         "demonstrations": check_table("demonstrations", demonstrations_frame(rows)),
         "attempts": check_table("attempts", attempts_frame(attempts)),
     }
+    if pairs:
+        checks["pairs"] = check_table("pairs", pairs_frame([pair.row() for pair in pairs]))
     conditions = [_exact(f"expectations_{name}", float(bool(check["success"])), 1.0) for name, check in checks.items()]
     conditions.append(_exact("training_tasks", float(len(training)), float(goal.spec.data.min_tasks)))
     counts = Counter(task.split.value for task in tasks)
@@ -119,18 +126,41 @@ def _leave(
             ctx.workspace, "data", "expectations", _writer({f"{n}.json": _pretty(c) for n, c in checks.items()})
         ),
     }
+    if pairs:
+        artifacts["pairs"] = store(ctx.workspace, "data", "pairs", lambda folder: write_pairs(folder, pairs))
     return DataRecord(
         key=key,
         inputs=pins,
         artifacts=artifacts,
-        gates=[gate("data", conditions, "data")],
-        infrastructure_errors=int(ctx.telemetry.values.get("demonstration_errors", 0)),
+        gates=[gate("data", conditions, "data"), _leak_gate(goal, tasks, rows, attempts, pairs)],
+        infrastructure_errors=sum(
+            int(ctx.telemetry.values.get(f"{name}_errors", 0)) for name in ("demonstration", "prefix")
+        ),
         tasks=dict(sorted(counts.items())),
         families=dict(sorted(Counter(task.family for task in training).items())),
         quarantined=dict(sorted(Counter(quarantined.values()).items())),
         demonstrations=made,
+        pairs=dict(sorted(Counter(pair.kind for pair in pairs).items())),
         routed_tasks=sum(bucket_of(task) is not None for task in training),
     )
+
+
+def _leak_gate(
+    goal: GoalRecord,
+    tasks: Sequence[Task],
+    rows: Sequence[dict[str, Any]],
+    attempts: Sequence[Attempt],
+    pairs: Sequence[Preference],
+) -> Gate:
+    """Nothing that measures, and no near copy of it, is in what is trained on. NO-GO names the first row."""
+    sides = {a.trajectory.id: a for pair in pairs for a in (pair.better, pair.worse)}
+    looked_at = of_messages("demonstrations", rows) + of_attempts("demonstrations, attempt", attempts)
+    looked_at += of_messages("pairs", [pair.row() for pair in pairs]) + of_attempts("pairs, attempt", sides.values())
+    found = find_leaks(tasks, looked_at, goal.spec.data)
+    number = float(len(found))
+    estimate = Estimate(value=number, low=number, high=number, n=1, clusters=1, method="exact")
+    asked = gate("leaks", [condition("leaks", estimate, "<=", 0.0)], "data")
+    return asked.model_copy(update={"because": f"{asked.because} First: {found[0]}"}) if found else asked
 
 
 def _exact(name: str, value: float, at_least: float) -> Condition:

@@ -1,4 +1,5 @@
-"""Demonstrations: written from gold through the harness, or verified training rollouts of earlier rounds.
+"""Demonstrations: written from gold through the harness, good prefixes of failed training rollouts that gold goes on with,
+verified attempts of the start policy, or verified training rollouts of earlier rounds.
 
 All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward.
 """
@@ -6,7 +7,7 @@ All of them are attempts, judged like any other, and each row keeps a use edge t
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from stages.checkpoints import fetch_base, folder_of, start_checkpoint
 from stages.context import Context
 from stages.equipment import Equipment, errors_in
 from stages.pins import attempt_pins
+from stages.prefixes import Prefix, can_go_on, first_bad_turn, gone_on, rollouts, spread, written
 from stages.recall import Recall
-from stages.rollout import Setting
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, load_tasks, round_robin
 
@@ -43,8 +44,8 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
     tasks_shown = {task.id: task for task in (*wanted, *routed)}
     gold = ScriptedSampler(fetch_base(ctx, goal), tasks_shown, "gold")
     asked = bench.requests(list(tasks_shown.values()), 1, Purpose.DEMONSTRATION, gold.policy)
-    attempts = bench.attempt(gold, asked, setting=_written(goal))
-    kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "rejection": [], "past": []}
+    attempts = bench.attempt(gold, asked, setting=written(goal))
+    kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "prefix": [], "rejection": [], "past": []}
     chosen = {task.id for task in wanted}
     for attempt in attempts:
         if attempt.verdict.status is Status.ERROR:
@@ -55,6 +56,7 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
                 "the harness and the verifier disagree about this task"
             )
         kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
+    kept["prefix"] = _prefixes(ctx, bench, goal, {task.id: task for task in training})
     others = [task for task in training if task.id not in tasks_shown]
     kept["past"] = _past(ctx, goal, {task.id: task for task in others})
     shown = {attempt.trajectory.task_id for attempt in kept["past"]}
@@ -68,7 +70,7 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
     """Attempts of the policy that training starts from, for rejection sampling."""
     spec = goal.spec.data.demonstrations
     asked = [task for task in tasks if not spec.rejection_skills or task.skill in spec.rejection_skills]
-    chosen = round_robin(asked, spec.rejection_tasks, goal.spec.seed) if spec.rejection_samples else []
+    chosen = _weak_first(goal, asked, spec.rejection_tasks) if spec.rejection_samples else []
     if not chosen:
         return []
     place, weights = start_checkpoint(ctx)
@@ -86,12 +88,47 @@ def first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
     return list(found.values())
 
 
-def _written(goal: GoalRecord) -> Setting:
-    """Demonstrations are written, not sampled: a turn may take up to half the context, whatever a policy may."""
-    spec = goal.spec
-    limit = spec.budgets.max_context_tokens // 2
-    written = spec.sampling.model_copy(update={"engine": "scripted:gold", "max_tokens": limit})
-    return Setting(sampling=written, budgets=spec.budgets, safety=spec.safety, batch=spec.sampling.batch)
+def _weak_first(goal: GoalRecord, tasks: Sequence[Task], wanted: int) -> list[Task]:
+    """`wanted` tasks, those of families that a bucket owned by SFT is about before any other."""
+    weak = {item.family for item in goal.material if item.kind == "demonstrations"}
+    first = round_robin([task for task in tasks if task.family in weak], wanted, goal.spec.seed)
+    others = [task for task in tasks if task.family not in weak]
+    return first + round_robin(others, wanted - len(first), goal.spec.seed)
+
+
+def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mapping[str, Task]) -> list[Attempt]:
+    """Failed training rollouts that material names, up to their first bad turn, and gold from there; verified ones are kept.
+
+    Where the harness answers in one turn there are none: nothing precedes the first bad turn.
+    """
+    found: dict[str, Prefix] = {}
+    for item in goal.material:
+        if item.kind != "demonstrations" or not item.trajectories:
+            continue
+        named = rollouts(ctx, goal, item.trajectories, training)
+        for attempt in spread(mixable(ctx, goal, named, training), goal.spec.seed)[: item.amount]:
+            task, bad = training[attempt.trajectory.task_id], first_bad_turn(attempt.trajectory)
+            if bad and not attempt.verdict.passed and can_go_on(attempt.trajectory, bad, task):
+                found.setdefault(attempt.trajectory.id, Prefix(attempt, task, bad))
+    made = gone_on(ctx, bench, goal, list(found.values()))
+    kept = [attempt for attempt in made if attempt.verdict.passed]
+    ctx.telemetry.put("prefixes_not_verified", len(made) - len(kept))
+    return kept
+
+
+def mixable(ctx: Context, goal: GoalRecord, attempts: Sequence[Attempt], training: Mapping[str, Task]) -> list[Attempt]:
+    """Those made under this round's harness, judged and priced as this round does. The telemetry counts what is left out."""
+    found = []
+    for attempt in attempts:
+        task = training[attempt.trajectory.task_id]
+        try:
+            require_mixable(ctx, goal, [task], [attempt])
+        except PinMismatch as error:
+            ctx.telemetry.add(f"past_left_out_{error.pin}", 1)
+        else:
+            if attempt.trajectory.harness == goal.bundles.judging(task.kind)[0]:
+                found.append(attempt)
+    return found
 
 
 def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set[str]) -> list[Task]:
@@ -120,8 +157,8 @@ def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Att
         if not at_most or "attempts" not in record.artifacts:
             continue
         table = ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet"
-        for written in read_attempts(table):
-            attempt = recall.of(written) if recall else written
+        for stored in read_attempts(table):
+            attempt = recall.of(stored) if recall else stored
             trajectory = attempt.trajectory
             task = training.get(trajectory.task_id)
             clean = attempt.verdict.passed and not trajectory.conduct.invalid_calls and trajectory.purpose is Purpose.RL

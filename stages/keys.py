@@ -43,7 +43,14 @@ _GOAL = (
     "stages/tasks.py",
     "stages/goal.py",
 )
-_DATA = (*_GOAL, "stages/data.py", "stages/demonstrations.py")
+_DATA = (
+    *_GOAL,
+    "stages/data.py",
+    "stages/demonstrations.py",
+    "stages/leaks.py",
+    "stages/pairs.py",
+    "stages/prefixes.py",
+)
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")
@@ -52,6 +59,7 @@ _BACKFLOW = (
     "stages/attribute.py",
     "stages/backflow.py",
     "stages/experiments.py",
+    "stages/material.py",
     "stages/replay.py",
     "evals/rules.yaml",
 )

@@ -7,7 +7,8 @@ Not covered: asynchronous rollouts, a value model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 from evals.gates import headroom_gate, may_train
 from evals.metrics import contested, unaudited
 from evals.monitors import alarms
+from schemas.artifact import ArtifactRef
 from schemas.base import Digest, Json, digest_of
 from schemas.errors import InputError
 from schemas.goal import GoalRecord
@@ -25,18 +27,20 @@ from schemas.sft import SftRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose, UseEdge
 from stages.artifacts import scratch, store
-from stages.attempts import write_attempts, write_edges
+from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import trained_folder
 from stages.context import Context
 from stages.demonstrations import edge_of, require_mixable
 from stages.equipment import Equipment, equip, errors_in
 from stages.models import checkpoint_of
+from stages.pairs import load_pairs
 from stages.pins import attempt_pins
 from stages.samplers import Sampler, use_threads
 from stages.sft import choosing, mover, rollout_sections
 from stages.tasks import bench_pins, load_tasks
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
+FLOOR = 0.25  # of a task that gave no gradient in the last round, beside one that did
 
 
 def inputs(ctx: Context) -> Inputs:
@@ -46,12 +50,28 @@ def inputs(ctx: Context) -> Inputs:
     sections["rl"] = goal.spec.rl.model_dump(mode="json")
     sections["weights"] = {family: goal.weights[family] for family in sorted(goal.weights)}
     sections["sft_gate"] = [gate.decision.value for gate in sft.gates]
+    data = ctx.record("data")
     pins = {
         **bench_pins(goal),
         "start": sft.checkpoint.weights if sft.checkpoint else goal.base.weights,
-        "tasks": ctx.record("data").artifacts["tasks"].digest,
+        "tasks": data.artifacts["tasks"].digest,
     }
+    if "pairs" in data.artifacts and _trains_pairs(goal):
+        pins["pairs"] = data.artifacts["pairs"].digest
+    last = _last_rollouts(ctx, goal)
+    if last is not None:
+        pins["past_rl"] = last.digest
     return sections, pins
+
+
+def _trains_pairs(goal: GoalRecord) -> bool:
+    return any(isinstance(phase, DpoPhase) for phase in goal.spec.rl.phases)
+
+
+def _last_rollouts(ctx: Context, goal: GoalRecord) -> ArtifactRef | None:
+    """The attempts of the last round's RL, where the curriculum asks for them: when backflow gave a family more weight."""
+    records = [record for record in ctx.earlier("rl") if "attempts" in record.artifacts] if goal.weights else []
+    return records[-1].artifacts["attempts"] if records else None
 
 
 @dataclass
@@ -78,6 +98,8 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
     if refusal is not None:
         return RlRecord(key=key, inputs=pins, skipped=refusal)
     start = trained_folder(ctx, sft)
+    if not _trains_pairs(goal):
+        ctx.telemetry.put("pairs_not_trained_on", sum(ctx.record("data").pairs.values()))
     use_threads(goal.spec.sampling.threads)  # whatever samples, training computes with them, also in a resumed process
     with equip(ctx, goal) as bench:
         headroom = _headroom(ctx, goal, bench, start)
@@ -158,11 +180,15 @@ def _headroom(ctx: Context, goal: GoalRecord, bench: Equipment, start: Path) -> 
 
 @dataclass
 class TaskStream:
-    """An endless, seeded order of training tasks: families weighted by backflow, no task twice before it must be."""
+    """An endless, seeded order of training tasks: families weighted by backflow, no task twice before it must be.
+
+    `factors`: task id -> weight within its family, 1 where it has none; see `curriculum`.
+    """
 
     tasks: Sequence[Task]
     weights: dict[str, float]
     seed: int
+    factors: Mapping[str, float] = field(default_factory=dict)
     drawn: int = 0
     _queue: list[Task] = field(default_factory=list)
 
@@ -182,9 +208,37 @@ class TaskStream:
         """One weighted order of all tasks (exponential keys, Efraimidis and Spirakis 2006)."""
         stream = np.random.Generator(np.random.Philox(key=[self.seed, self.drawn]))
         self.drawn += 1
-        weights = np.array([self.weights.get(task.family, 1.0) for task in self.tasks])
+        weights = np.array([self.weights.get(t.family, 1.0) * self.factors.get(t.id, 1.0) for t in self.tasks])
         keys = stream.exponential(size=len(self.tasks)) / weights
         return [self.tasks[i] for i in np.argsort(keys, kind="stable")]
+
+
+def curriculum(attempts: Sequence[Attempt], tasks: Sequence[Task], families: Collection[str]) -> dict[str, float]:
+    """Task id -> its weight within its family, from the groups of the last round's RL: the share that were mixed.
+
+    A task whose groups were all right or all wrong has FLOOR, since they may be mixed under another policy; one without a
+    group counts as mixed. Within each family the mean is 1, so that its own weight stays what backflow gave it. Only
+    `families` have one: those that backflow weighted, so that others stay what treated ones are compared with.
+    """
+    groups: dict[str, dict[str, list[Attempt]]] = defaultdict(lambda: defaultdict(list))
+    for attempt in attempts:
+        turns = attempt.trajectory.turns
+        if attempt.trajectory.purpose is Purpose.RL and turns and attempt.reward.value is not None:
+            groups[attempt.trajectory.task_id][f"{turns[0].policy} {turns[0].policy_version}"].append(attempt)
+    found: dict[str, float] = {}
+    for family in sorted(families):
+        own = [task for task in tasks if task.family == family]
+        shares = {t.id: float(np.mean([mixed(group) for group in groups[t.id].values()] or [True])) for t in own}
+        raised = {name: max(FLOOR, share) for name, share in shares.items()}
+        mean = float(np.mean(list(raised.values()))) if raised else 1.0
+        found |= {name: value / mean for name, value in raised.items()}
+    return found
+
+
+def _stream(ctx: Context, goal: GoalRecord) -> TaskStream:
+    tasks, last = training_tasks(ctx, goal), _last_rollouts(ctx, goal)
+    attempts = [] if last is None else read_attempts(ctx.workspace.open_artifact(last) / "attempts.parquet")
+    return TaskStream(tasks, goal.weights, goal.spec.seed, curriculum(attempts, tasks, goal.weights))
 
 
 def training_tasks(ctx: Context, goal: GoalRecord) -> list[Task]:
@@ -235,7 +289,7 @@ def _grpo(
 ) -> None:
     from stages.trainers.grpo import Member, train_grpo
 
-    stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
+    stream = _stream(ctx, goal)
     by_id: dict[str, Attempt] = {}
 
     def groups_of(sampler: Sampler, step: int) -> tuple[list[list[Member]], dict[str, float]]:
@@ -289,10 +343,10 @@ def _measure(attempts: Sequence[Attempt]) -> dict[str, float]:
 def _dpo(
     ctx: Context, goal: GoalRecord, bench: Equipment, start: Path, out: Path, adapter: Path, phase: DpoPhase, done: _Run
 ) -> bool:
-    """False when no group gave a pair: there is nothing to prefer, and nothing was trained."""
+    """False when no group gave a pair and the data stage left none: there is nothing to prefer, and nothing was trained."""
     from stages.trainers.dpo import Pair, train_dpo
 
-    stream = TaskStream(training_tasks(ctx, goal), goal.weights, goal.spec.seed)
+    stream = _stream(ctx, goal)
     sampler = bench.sampler(start)
     pairs: list[Pair] = []
     for done_groups in range(0, phase.groups, 8):
@@ -305,13 +359,20 @@ def _dpo(
             for better, worse in preferences(group):
                 done.used += 1
                 name = f"{phase.name}/{len(pairs)}"
-                pairs.append(
-                    Pair(id=name, chosen=better.trajectory.conversation(), rejected=worse.trajectory.conversation())
-                )
+                told, other = better.trajectory.conversation(), worse.trajectory.conversation()
+                pairs.append(Pair(name, told, other, cut=worse.trajectory.turns[-1].stop == "length"))
                 done.edges += [
                     edge_of("preference_pair", f"{name}/{side}", a)
                     for side, a in (("chosen", better), ("rejected", worse))
                 ]
+    rows, edges = load_pairs(ctx)
+    pairs += [
+        Pair(
+            f"{phase.name}/{row['id']}", row["prompt"] + row["chosen"], row["prompt"] + row["rejected"], cut=row["cut"]
+        )
+        for row in rows
+    ]
+    done.edges += [edge.model_copy(update={"row": f"{phase.name}/{edge.row}"}) for edge in edges]
     if not pairs:
         return False
     result = train_dpo(start, out, adapter, pairs, phase, goal.spec.seed, progress=ctx.progress)

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from environments.bundles import tree_digest
 from environments.sources import default
+from environments.sources.library import functions
 from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
@@ -102,15 +103,20 @@ def round_robin(tasks: Sequence[Task], wanted: int, seed: int) -> list[Task]:
 
 
 def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequence[Task], seed: int) -> list[Task]:
-    """New training tasks for buckets: fresh mutants of training functions, or unused training tasks of the family."""
+    """New training tasks for buckets: fresh mutants of training functions, or unused training tasks of the family.
+
+    Only functions of our library can be mutated, and only those whose tasks all train; seed data of one's own may name others.
+    """
     used = {task.id for task in chosen}
+    measured = {task.origin for task in pool if task.split is not Split.TRAIN}
+    trained = {task.origin for task in pool if task.skill == "repair" and task.split is Split.TRAIN}
+    origins = sorted((trained - measured) & functions().keys())
     made: list[Task] = []
     for item in material:
         if item.kind != "tasks" or not item.amount:
             continue
         by = f"backflow:{item.bucket}"
-        if item.operators:
-            origins = sorted({t.origin for t in pool if t.skill == "repair" and t.split is Split.TRAIN})
+        if item.operators and origins:
             fresh = fresh_repair_tasks(seed, origins, item.operators, used, item.amount, made_by=by)
         else:
             left = [t for t in pool if t.family == item.family and t.split is Split.TRAIN and t.id not in used]
@@ -204,9 +210,22 @@ def bucket_of(task: Task) -> str | None:
     return task.made_by.removeprefix("backflow:") if task.made_by.startswith("backflow:") else None
 
 
+def trained_origins(tasks: Iterable[Task]) -> dict[str, int]:
+    """Family -> distinct origins among the training tasks: what coverage means."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for task in tasks:
+        if task.split is Split.TRAIN:
+            found[task.family].add(task.origin)
+    return {family: len(origins) for family, origins in sorted(found.items())}
+
+
 def load_tasks(ctx: Context, round: int | None = None) -> list[Task]:
     record: DataRecord = ctx.record("data", round)
-    folder = ctx.workspace.open_artifact(record.artifacts["tasks"])
+    return read_tasks(ctx.workspace.open_artifact(record.artifacts["tasks"]))
+
+
+def read_tasks(folder: Path) -> list[Task]:
+    """The tasks of a `tasks` artifact. Raises as `_rows` does."""
     return _rows(folder / "tasks.jsonl", "tasks", Task)
 
 

@@ -36,13 +36,19 @@ _VERSION = 3  # grows when an answer changes: part of the policy's digest
 
 
 class ScriptedSampler:
-    """`gold_share`: of (seed, task) pairs that are answered with gold, in [0, 1]; one after an @ in the strategy is meant."""
+    """`gold_share`: of (seed, task) pairs that are answered with gold, in [0, 1]; one after an @ in the strategy is meant.
+    `begun`: (task id, seed) -> turns that another policy has taken before; its own first turn is the one after them."""
 
     name = "scripted"
     version = 0
 
     def __init__(
-        self, folder: Path, tasks: Mapping[str, Task], strategy: str = "gold", gold_share: float = 0.5
+        self,
+        folder: Path,
+        tasks: Mapping[str, Task],
+        strategy: str = "gold",
+        gold_share: float = 0.5,
+        begun: Mapping[tuple[str, int], int] | None = None,
     ) -> None:
         strategy, _, share = strategy.partition("@")
         if strategy not in STRATEGIES:
@@ -55,6 +61,7 @@ class ScriptedSampler:
         self.render, self.plain = self._tokens.render, self._tokens.plain
         self.end = self._tokens.end
         self.tasks, self.strategy, self.gold_share = tasks, strategy, gold_share
+        self.begun = begun or {}
         self.policy = digest_of(["scripted", _VERSION, strategy, gold_share])
 
     def release(self, keys: Sequence[str]) -> None:
@@ -84,10 +91,13 @@ class ScriptedSampler:
             strategy = "gold" if gold else others[lot[8] % len(others)]
         if strategy == "garbage":
             return GARBAGE[lot[9] % len(GARBAGE)]
+        taken = self.begun.get((request.task_id, request.seed), 0)
+        # What was computed is not computed again.
+        turn = request.turn if task.kind == "answer" else request.turn - taken
         outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}, "seen": _seen(task)}[strategy]
         if _TOOLS_MARK in self.decode(request.context_ids):
-            return tool_call(task, outcome, request.turn)
-        return fenced(task, outcome, request.turn)
+            return tool_call(task, outcome, turn)
+        return fenced(task, outcome, turn)
 
 
 def _seen(task: Task) -> dict[str, str]:

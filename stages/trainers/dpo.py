@@ -26,11 +26,16 @@ MICRO_BATCH = 4  # pairs in one forward, two sequences each
 
 @dataclass(frozen=True)
 class Pair:
-    """Two whole conversations about one task; `chosen` was rewarded higher. `id` names the pair in errors and edges."""
+    """Two whole conversations about one task; `chosen` was rewarded higher. `id` names the pair in errors and edges.
+
+    `cut`: the last rejected turn was cut at its token limit. It never ended, so its end token is no part of the loss: else
+    the pair would teach not to stop.
+    """
 
     id: str
     chosen: Sequence[Message]
     rejected: Sequence[Message]
+    cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,8 @@ def tokenize_pair(tokenizer: Any, pair: Pair) -> tuple[Tokenized, Tokenized]:
         for side, messages in (("chosen", pair.chosen), ("rejected", pair.rejected))
     ]
     chosen, rejected = sides
+    if pair.cut:
+        rejected = Tokenized(rejected.ids[:-1], rejected.mask[:-1])
     if chosen.ids == rejected.ids:
         raise InputError(f"pair {pair.id}: chosen and rejected are the same {len(chosen.ids)} tokens; drop the pair")
     shared = 0

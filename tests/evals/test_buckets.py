@@ -4,11 +4,9 @@ import json
 
 import pytest
 
-from evals.buckets import Half, build, central, changes, indicators, material, treat
+from evals.buckets import Half, build, central, changes, indicators
 from evals.rules import load_rules, rules_digest
-from schemas.backflow import BackflowSpec
 from schemas.bucket import Route, bucket_id
-from schemas.task import Split
 
 RULES = load_rules()
 UNCHANGED, PROTOCOL = bucket_id("returns_unchanged", "repair.value"), bucket_id("protocol", "repair.value")
@@ -61,7 +59,6 @@ def test_a_bucket_of_lost_attempts_has_no_share(half):
     (lost,) = [b for b in build(half(FIRST), half(FIRST), RULES) if b.cause == "infrastructure"]
     assert lost.route is Route.INFRASTRUCTURE
     assert (lost.share.value, lost.share.errors) == (None, 4)
-    assert not material([lost], BackflowSpec())
 
 
 def test_a_person_may_change_the_route(half):
@@ -118,48 +115,3 @@ def test_few_origins_or_none_are_not_enough_evidence(half):
     (gone, _) = changes(buckets, numbers, {})
     assert (gone.verdict, gone.difference.value) == ("not enough evidence", None)
     assert not gone.treated
-
-
-def bucket_list(half):
-    """One bucket of each route, by override."""
-    names = ["value", "compare", "condition", "index"]
-    routes = [Route.DATA, Route.SFT, Route.RL, Route.GOAL]
-    found = []
-    for size, (name, route) in enumerate(zip(names, routes, strict=True), start=1):
-        family = f"repair.{name}"
-        rows = half([["unchanged"] * size], family, name)
-        found += build(rows, rows, RULES, overrides={bucket_id("returns_unchanged", family): (route, "d")})
-    return found
-
-
-def test_each_route_gets_its_kind_of_material(half, make_task):
-    spec = BackflowSpec(new_tasks=24, demonstrations=16, weight=2.0)
-    buckets = bucket_list(half)
-    train = [make_task("t", "logic_1", "repair.condition", split=Split.TRAIN)]
-    found = {m.route: m for m in material(buckets, spec, train, {buckets[0].id: ["rl-1"]})}
-    assert (found["data"].kind, found["data"].amount, found["data"].operators) == (
-        "tasks",
-        24,
-        ["arith", "index", "literal"],
-    )
-    assert found["data"].trajectories == ["rl-1"]
-    assert (found["sft"].kind, found["sft"].amount) == ("demonstrations", 16)
-    assert (found["rl"].kind, found["rl"].weight) == ("weights", 2.0)
-    assert (found["goal"].kind, found["goal"].approved) == ("proposal", False)
-    assert all(found[route].approved for route in ("data", "sft", "rl"))
-    assert "no training task" not in found["rl"].note
-
-
-def test_weights_of_a_family_without_training_tasks_say_that_they_change_nothing(half):
-    (weights,) = [m for m in material(bucket_list(half), BackflowSpec()) if m.kind == "weights"]
-    assert "changes nothing" in weights.note
-
-
-def test_only_the_largest_buckets_get_material_and_only_what_is_declared_goes_on_alone(half):
-    buckets = bucket_list(half)
-    spec = BackflowSpec(max_buckets=1, unattended=["tasks"])
-    found = material(buckets, spec)
-    assert [(m.kind, m.approved) for m in found] == [("weights", False), ("proposal", False)]
-    assert not any(b.treated for b in treat(buckets, found))
-    approved = material(buckets, BackflowSpec(max_buckets=1))
-    assert [b.route for b in treat(buckets, approved) if b.treated] == [Route.RL]

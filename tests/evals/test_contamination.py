@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from evals.contamination import near_copies
-from schemas.task import Split
+from evals.contamination import copied_rows, near_copies
+from schemas.task import Case, Split
 
 BODY = """def {name}(values, low, high):
     total = 0
@@ -67,6 +67,26 @@ def test_500_by_300_tasks_take_less_than_a_second(make_task):
     start = time.process_time()
     near_copies(train, held_out)
     assert time.process_time() - start < 1.0
+
+
+def test_the_same_cases_are_a_copy_whatever_the_code_is_called(make_task):
+    cases = [Case(args=[n, n + 3], expected=n * n) for n in range(5)]
+    target = make_task("squares", visible=cases[:2], hidden=cases[2:], split=Split.HELD_OUT, statement="one " * 20)
+    other = {"files": {"solution.py": "pass\n"}, "gold": {"solution.py": "x = 1\n"}, "statement": "two " * 20}
+    thief = make_task("thief", visible=cases[3:], hidden=cases[:3], split=Split.TRAIN, **other)
+    honest = make_task("honest", visible=cases[3:], hidden=cases[:2], split=Split.TRAIN, **other)
+    assert near_copies([thief, honest], [target]) == {thief.id: target.id}
+
+
+def test_a_row_that_holds_an_evaluation_task_is_found_and_a_short_answer_is_none(make_task):
+    target = filled(make_task, "ranged", split=Split.HELD_OUT)
+    asked = make_task("asked", statement="Say yes.", files={}, gold={"answer.txt": "yes"}, split=Split.RETENTION)
+    rows = {
+        "told": [f"```python\n{target.gold['solution.py']}```"],
+        "spread": [target.statement, *target.gold["solution.py"].split("    for")],
+        "short": ["Is water wet? Answer in one word, with no full stop please.", "yes"],
+    }
+    assert copied_rows(rows, [target, asked]) == {"told": target.id, "spread": target.id}
 
 
 @pytest.mark.parametrize(("n", "share"), [(0, 0.5), (8, 0.0), (8, 1.1)])

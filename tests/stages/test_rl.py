@@ -6,7 +6,13 @@ from collections import Counter
 from types import SimpleNamespace
 from typing import Any
 
-from stages.rl import TaskStream, mixed, preferences
+import pytest
+
+from schemas.task import Split
+from schemas.trajectory import Attempt, Purpose
+from stages.rl import FLOOR, TaskStream, curriculum, mixed, preferences
+from tests.evals.conftest import attempt
+from tests.evals.conftest import task as make
 
 
 def _attempt(name: str, reward: float | None, text: str) -> Any:
@@ -52,3 +58,56 @@ def test_pairs_are_of_different_rewards_and_of_different_texts() -> None:
     ]
     assert [(a.trajectory.id, b.trajectory.id) for a, b in preferences(group)] == [("1", "3")]
     assert preferences([_attempt("1", 0.2, "a"), _attempt("2", 0.2, "b")]) == []
+
+
+# --- the curriculum
+
+
+def _rolled(task: str, step: int, *rewards: float | None) -> list[Attempt]:
+    """One group of a step's policy."""
+    of = make(task, split=Split.TRAIN)
+    made = [attempt(of, 10 * step + n, bool(r), reward=r) for n, r in enumerate(rewards)]
+    return [
+        one.model_copy(
+            update={
+                "trajectory": one.trajectory.model_copy(
+                    update={
+                        "purpose": Purpose.RL,
+                        "turns": [turn.model_copy(update={"policy_version": step}) for turn in one.trajectory.turns],
+                    }
+                )
+            }
+        )
+        for one in made
+    ]
+
+
+def test_tasks_that_gave_no_gradient_are_drawn_less_within_their_family() -> None:
+    tasks = [make(name, split=Split.TRAIN) for name in ("wrong", "right", "mixed", "half", "fresh")]
+    attempts = [
+        *_rolled("wrong", 1, 0.0, 0.0), *_rolled("wrong", 2, 0.0, 0.0), *_rolled("right", 1, 1.0, 1.0),
+        *_rolled("mixed", 1, 0.0, 1.0), *_rolled("half", 1, 0.0, 1.0), *_rolled("half", 2, 0.0, 0.0),
+    ]  # fmt: skip
+    found = {name.split("/")[1]: value for name, value in curriculum(attempts, tasks, ["repair.value"]).items()}
+    assert found["wrong"] == found["right"] == pytest.approx(FLOOR * found["mixed"])
+    assert found["half"] == pytest.approx(0.5 * found["mixed"])
+    assert found["fresh"] == found["mixed"], "a task without a group counts as mixed"
+    assert sum(found.values()) / len(found) == pytest.approx(1.0), "the family keeps the weight that backflow gave it"
+
+
+def test_a_group_is_of_one_policy_and_families_without_weight_have_no_curriculum() -> None:
+    """Rewards 0 at one step and 1 at the next are two flat groups, not a mixed one."""
+    tasks = [make(name, split=Split.TRAIN) for name in ("a", "b")]
+    attempts = [*_rolled("a", 1, 0.0, 0.0), *_rolled("a", 2, 1.0, 1.0), *_rolled("b", 1, 0.0, 1.0, None)]
+    found = curriculum(attempts, tasks, ["repair.value"])
+    assert found["repair/a/arith_1"] == pytest.approx(FLOOR * found["repair/b/arith_1"])
+    assert curriculum(attempts, tasks, []) == {}
+    assert curriculum([], tasks, ["repair.value"]) == {"repair/a/arith_1": 1.0, "repair/b/arith_1": 1.0}
+
+
+def test_the_stream_draws_by_factors_within_a_family() -> None:
+    drawn: Counter[str] = Counter()
+    for seed in range(200):
+        tasks = _tasks(["a"] * 10)
+        drawn.update(task.id for task in TaskStream(tasks, {}, seed, {"a/0": 0.1, "a/1": 4.0}).take(3))
+    assert drawn["a/1"] > 3 * drawn["a/0"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -470,6 +471,12 @@ def pairs() -> list[Pair]:
         Pair("dpo/0", [*talk, good], [*talk, bad]),
         Pair("dpo/1", [*PROMPT, good], [*PROMPT, bad, {"role": "user", "content": "no"}, bad]),
     ]
+
+
+def test_a_rejected_text_that_was_cut_has_no_end_in_the_loss(tokenizer: Any) -> None:
+    whole, cut = (tokenize_pair(tokenizer, replace(pairs()[0], cut=cut))[1] for cut in (False, True))
+    assert (whole.ids[-1], whole.mask[-1]) == (tokenizer.eos_token_id, 1)
+    assert (cut.ids, cut.mask) == (whole.ids[:-1], whole.mask[:-1])
 
 
 def test_a_pairs_loss_begins_where_its_sides_part(tokenizer: Any) -> None:
