@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import canary, compare, gc, hacks, remote, replay, rescore, tasks, trajectories
+from flows import canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
@@ -400,6 +400,7 @@ app.add_typer(trajectories_app, name="trajectories")
 command(trajectories.import_, trajectories_app, "import")
 command(canary.canary)
 command(compare.compare)
+command(decide.decide)
 command(gc.gc)
 command(hacks.hacks)
 command(replay.replay)

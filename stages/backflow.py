@@ -16,7 +16,7 @@ from evals.rules import complete, rules_digest
 from evals.suites import halves
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json
-from schemas.bucket import BucketChange, Rule
+from schemas.bucket import BucketChange, Route, Rule
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
@@ -24,7 +24,10 @@ from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
+from stages.decisions import overrides
 from stages.equipment import equip, errors_in
+from stages.goal import decided, handed_by
+from stages.ledger import held_back, in_vain, made_for, marked
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin
 
@@ -36,6 +39,10 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
+    routes = {bucket: list(one) for bucket, one in _overrides(ctx).items()}
+    sections |= {"decisions": {"known": list(goal.decisions), "routes": routes}} if goal.decisions else {}
+    vain = in_vain(ctx.workspace, ctx.round)
+    sections |= {"in_vain": dict(vain)} if vain else {}
     pins = {
         **bench_pins(goal),
         "tasks": ctx.record("data").artifacts["tasks"].digest,
@@ -46,6 +53,11 @@ def inputs(ctx: Context) -> Inputs:
         pins["previous_attempts"] = record.artifacts["attempts"].digest
         pins["previous_rules"] = record.rules
     return sections, pins
+
+
+def _overrides(ctx: Context) -> dict[str, tuple[Route, str]]:
+    """People's routes, as the round began under them: what is decided meanwhile changes the next one."""
+    return overrides(decided(ctx), ctx.round)
 
 
 def _rules(goal: GoalRecord) -> list[Rule]:
@@ -63,8 +75,10 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     origins = trained_origins(tasks)
     measured = _of(attempts, measure_half)
     choosing, measuring = Half.of(_of(attempts, choose_half), known, origins), Half.of(measured, known, origins)
-    buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
-    handed = material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN])
+    buckets = build(choosing, measuring, rules, overrides=_overrides(ctx), seed=goal.spec.seed)
+    changed = _changes(ctx, measured, known, rules)
+    buckets = marked(buckets, in_vain(ctx.workspace, ctx.round, (buckets, changed)))
+    handed = held_back(material(buckets, spec, [task for task in tasks if task.split is Split.TRAIN]), buckets)
     buckets = treat(buckets, handed)
     table = store(
         ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
@@ -76,8 +90,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
         infrastructure_errors=errors_in(attempts),
         rules=rules_digest(rules),
         buckets=buckets,
-        changes=_changes(ctx, measured, known, rules),
+        changes=changed,
         material=handed,
+        decisions=sorted({bucket.overridden_by for bucket in buckets if bucket.overridden_by}),
         failures=len(choosing.evidence) + len(measuring.evidence),
         attempts=len(attempts),
     )
@@ -141,4 +156,8 @@ def _changes(ctx: Context, measured: list[Attempt], known: dict[str, Task], rule
         a for a in read_attempts(folder / "attempts.parquet") if (a.trajectory.task_id, a.trajectory.task) in names
     ]
     then, now = (Half.of(attempts, known, origins) for attempts in (before, measured))
-    return changes(last.buckets, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+    handed, _ = handed_by(ctx, previous[-1])
+    treated = treat(last.buckets, handed)  # as this round took it, people's decisions since included
+    found = changes(treated, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+    costs = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
+    return [change.model_copy(update={"cost": costs[change.bucket]}) for change in found]

@@ -33,6 +33,7 @@ _GOAL = (
     "stages/attempts.py",
     "stages/canary.py",
     "stages/checkpoints.py",
+    "stages/decisions.py",
     "stages/equipment.py",
     "stages/models.py",
     "stages/quarantine.py",
@@ -47,7 +48,7 @@ _DATA = (*_GOAL, "stages/data.py", "stages/demonstrations.py")
 _SFT = (*_DATA, "stages/sft.py", "stages/trainers/*.py")
 _RL = (*_SFT, "stages/rl.py")
 _EVALUATION = (*_RL, "stages/evaluation.py")
-_BACKFLOW = (*_EVALUATION, "stages/backflow.py", "evals/rules.yaml")
+_BACKFLOW = (*_EVALUATION, "stages/backflow.py", "stages/ledger.py", "evals/rules.yaml")
 
 DECLARED: dict[StageName, tuple[str, ...]] = {
     "goal": _GOAL,
