@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from reports.text import decide
 from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
-from schemas.bucket import Bucket, Material, bucket_id
+from schemas.bucket import Bucket, BucketChange, Material, bucket_id
 from schemas.compare import Comparison
 from schemas.data import DataRecord
 from schemas.decision import TriageDecision
@@ -218,6 +218,42 @@ class RoundView:
     def decided(self, bucket: str) -> list[TriageDecision]:
         """What people decided about a bucket of this round, or one failure of it, oldest first."""
         return [one for one in self.decisions if one.bucket == bucket]
+
+    def trend(self, bucket: str) -> list[tuple[int, Bucket | None]]:
+        """Round -> the bucket there, None where it was none, for this round and those before it that had a backflow."""
+        rounds = [view for view in self.history() if view.backflow is not None and view.backflow.skipped is None]
+        by_round = {view.round: {b.id: b for b in view.backflow.buckets} for view in rounds if view.backflow}
+        return [(number, buckets.get(bucket)) for number, buckets in by_round.items()]
+
+    def all_buckets(self) -> list[Bucket]:
+        """Every bucket of this round and those before it, as it last was; the largest of this round first."""
+        last: dict[str, Bucket] = {}
+        for view in self.history():
+            last |= {bucket.id: bucket for bucket in (view.backflow.buckets if view.backflow else ())}
+        now = {bucket.id: bucket.size for bucket in (self.backflow.buckets if self.backflow else ())}
+        return sorted(last.values(), key=lambda b: (-now.get(b.id, 0), -b.size, b.id))
+
+    def change_of(self, bucket: str, round: int) -> BucketChange | None:
+        """How a bucket of that round had changed one round later; None where that was not measured."""
+        later = [view for view in self.history() if view.round > round and view.backflow is not None]
+        found = later[0].backflow.changes if later and later[0].backflow else ()
+        return next((change for change in found if change.bucket == bucket), None)
+
+    def said_of(self, bucket: Bucket) -> Attribution | None:
+        """Why its example failed, where experiments say so."""
+        return self.attributions.get(bucket.example)
+
+    def owner(self, bucket: Bucket) -> tuple[str, TriageDecision | None]:
+        """Its route as people want it by now, and the decision behind it."""
+        routed = [one for one in self.decided(bucket.id) if one.route is not None and one.trajectory is None]
+        if routed:
+            return routed[-1].route.value if routed[-1].route else bucket.route.value, routed[-1]
+        return bucket.route.value, None
+
+    def approval(self, bucket: str) -> TriageDecision | None:
+        """A person's word on the bucket's material of this round."""
+        said = [one for one in self.decided(bucket) if one.approve is not None and one.trajectory is None]
+        return next((one for one in reversed(said) if one.round == self.round), None)
 
     def material(self) -> Sequence[Material]:
         """As people want it where that is known, else as it was proposed."""

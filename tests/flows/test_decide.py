@@ -137,6 +137,27 @@ def test_while_a_round_runs_a_decision_is_kept_and_the_round_commits_it(space: W
     assert told == f"['decision {decisions(space)[0].id}']\n"
 
 
+def test_failures_show_the_material_as_people_want_it_and_the_ledger_all_rounds(
+    space: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    assert postloop(space, "decide", NEVER.id, "--reject", "--because", "x", "--who", "ann").exit_code == 0
+    shown = postloop(space, "failures").stdout
+    assert "3 tasks: waits" in shown
+    assert "rejected by ann" in shown
+    fabricated.leave(space, 2, [NEVER], [fabricated.tasks_for(NEVER)], [fabricated.change(NEVER, "grew", False)])
+    done = postloop(space, "failures", "--ledger")
+    assert done.exit_code == 0, done.output
+    text = (space.root / "reports" / "ledger.md").read_text()
+    (first,) = [line for line in text.splitlines() if line.startswith(f"| 1 | {NEVER.id}")]
+    assert "| untreated | grew -0.10 |" in first
+    (second,) = [line for line in text.splitlines() if line.startswith(f"| 2 | {NEVER.id}")]
+    assert "| 3 tasks | – |" in second
+    rows = json.loads(postloop(space, "failures", "1", "--ledger", "--json").stdout)
+    assert [(row["round"], row["bucket"]) for row in rows] == [(1, NEVER.id), (1, ODD.id), (1, WEAK.id)]
+    assert subprocess.run(["git", "status", "--porcelain"], cwd=space.root, capture_output=True).stdout == b""
+
+
 # --- labels in MLflow
 
 
