@@ -21,7 +21,16 @@ import typer
 from flows import canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
-from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
+from schemas.errors import (
+    EXIT_DONE,
+    EXIT_INFRASTRUCTURE,
+    EXIT_INPUT,
+    EXIT_NO,
+    InputError,
+    IntegrityError,
+    PostloopError,
+    SpecError,
+)
 from schemas.record import STAGES
 
 app = typer.Typer(
@@ -405,9 +414,15 @@ def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
 
 @command
 def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
-    """Every artifact of the workspace against its digest. Exit 1 when one differs."""
+    """Every artifact and decision of the workspace against its digest. Exit 1 when one differs."""
+    from stages.decisions import decisions
+
     space = _open(workspace)
     problems = space.verify()
+    try:
+        decisions(space)
+    except IntegrityError as error:
+        problems.append(str(error))
     if as_json:
         print_json({"ok": not problems, "problems": problems})
     else:

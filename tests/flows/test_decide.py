@@ -137,6 +137,15 @@ def test_while_a_round_runs_a_decision_is_kept_and_the_round_commits_it(space: W
     assert told == f"['decision {decisions(space)[0].id}']\n"
 
 
+def test_verify_finds_a_decision_that_was_edited(space: Workspace) -> None:
+    assert postloop(space, "decide", NEVER.id, "--reject", "--because", "x", "--who", "ann").exit_code == 0
+    assert postloop(space, "verify").exit_code == 0
+    (path,) = (space.root / "decisions").glob("*.json")
+    path.write_text(path.read_text().replace('"ann"', '"bob"'))
+    done = postloop(space, "verify")
+    assert (done.exit_code, done.stdout.split(": its content")[0]) == (1, f"decisions/{path.name}")
+
+
 def test_failures_show_the_material_as_people_want_it_and_the_ledger_all_rounds(
     space: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
