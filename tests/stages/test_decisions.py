@@ -121,7 +121,9 @@ def test_the_newest_route_holds_for_its_round_and_later_ones_and_an_approval_for
     say(NEVER.id, 2, route="rl")
     say(NEVER.id, 2, approve=True)
     say(NEVER.id, 3, route="sft")
+    say(WEAK.id, 2, approve=True)
     found = decisions(space)
+    assert [WEAK.id in in_force(found, number) for number in (1, 2, 3)] == [False, True, False]
     assert NEVER.id not in in_force(found, 1)
     assert (overrides(found, 2)[NEVER.id][0], in_force(found, 2)[NEVER.id].approve) == (Route.RL, True)
     assert (overrides(found, 4)[NEVER.id][0], in_force(found, 4)[NEVER.id].approve) == (Route.SFT, None)
