@@ -39,7 +39,7 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
-    routes = {bucket: list(one) for bucket, one in _overrides(ctx).items()}
+    routes: dict[str, Json] = {bucket: list(one) for bucket, one in _overrides(ctx).items()}
     sections |= {"decisions": {"known": list(goal.decisions), "routes": routes}} if goal.decisions else {}
     vain = in_vain(ctx.workspace, ctx.round)
     sections |= {"in_vain": dict(vain)} if vain else {}
