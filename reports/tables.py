@@ -216,7 +216,7 @@ def failures(
     """A few lines a bucket: cause over family, share over interval, route over rule, example over what went wrong in it.
 
     `examples`: trajectory id -> attempt, for that last line. `view`: adds the shares of earlier rounds, what experiments
-    left open, and the material with the person who decided about it.
+    took and left open, and the material with the person who decided about it.
     """
     columns = (
         "id",
@@ -227,18 +227,18 @@ def failures(
         "route / rule",
         "example",
     )
-    table = _table(*columns, *(("by round", "next round") if view else ()))
+    table = _table(*columns)
+    table.columns[0].min_width = 12  # ids are copied
     for bucket in buckets:
-        cells = [
+        table.add_row(
             Text(bucket.id, no_wrap=True),
-            _cause_cell(bucket),
+            _cause_cell(bucket).append(_trend_line(view, bucket) if view else "", "not bold dim"),
             Text(f"{bucket.size}/{bucket.denominator}"),
             _stacked(bucket.share),
             _stacked(bucket.measured),
-            _route_cell(bucket, view),
+            _route_cell(bucket, view).append(_material_lines(view, bucket) if view else Text()),
             _example_cell(bucket, examples or {}),
-        ]
-        table.add_row(*cells, *((_trend_cell(view, bucket), _material_cell(view, bucket)) if view else ()))
+        )
     return table if buckets else Text("no failures", "green")
 
 
@@ -266,21 +266,21 @@ def _route_cell(bucket: Bucket, view: RoundView | None) -> Text:
     return cell
 
 
-def _trend_cell(view: RoundView, bucket: Bucket) -> Text:
-    """Shares on the measuring half, the last four rounds, oldest first."""
+def _trend_line(view: RoundView, bucket: Bucket) -> str:
+    """Measured shares of the last four rounds, oldest first; nothing where there is one round."""
     found = [one for _, one in view.trend(bucket.id)][-4:]
-    return Text(" → ".join(NONE if one is None else number(one.measured.value, 2) for one in found))
+    shares = [NONE if one is None else number(one.measured.value, 2) for one in found]
+    return f"\n{' → '.join(shares)}" if len(shares) > 1 else ""
 
 
-def _material_cell(view: RoundView, bucket: Bucket) -> Text:
-    cell, word = Text(), view.approval(bucket.id)
+def _material_lines(view: RoundView, bucket: Bucket) -> Text:
+    lines, word = Text(style="not bold"), view.approval(bucket.id)
     for item in [item for item in view.material() if item.bucket == bucket.id]:
         what = f"{item.amount} {item.kind}" if item.amount else item.kind
-        cell.append(f"{what}: " if not cell.plain else f"\n{what}: ")
-        cell.append("approved" if item.approved else "waits", "green" if item.approved else "yellow")
+        lines.append(f"\n{what}: ").append(*(("approved", "green") if item.approved else ("waits", "yellow")))
     if word is not None:
-        cell.append(f"\n{'approved' if word.approve else 'rejected'} by {one_line(word.who, 20)}", "dim")
-    return cell if cell.plain else Text(NONE, "dim")
+        lines.append(f"\n{'approved' if word.approve else 'rejected'} by {one_line(word.who, 20)}", "dim")
+    return lines
 
 
 LEDGER = ("round", "bucket", "size", "measured", "route", "rule", "material", "one round later", "in vain", "cost")

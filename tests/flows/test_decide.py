@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -385,22 +386,38 @@ waits()
 """
 
 
-def test_a_paused_round_is_resumed_by_its_form_and_by_decisions_elsewhere(waiting: Workspace) -> None:
-    """On a real Prefect server: what a person enters in the form of the first run, then what the command decides."""
-    from flows.schedule import prefect_server
+@pytest.fixture
+def prefect_api(waiting: Workspace, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A real server, named in the environment as a team's would be."""
+    from flows import embedded
     from flows.settings import prepare
 
+    monkeypatch.setenv("POSTLOOP_CACHE", str(shared / "cache"))
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(waiting.root / ".postloop" / "prefect"))
     prepare(waiting.root)
-    with prefect_server(waiting.root) as api:
-        process = subprocess.Popen([sys.executable, "-c", PAUSED, str(waiting.root)], stderr=subprocess.PIPE, text=True)
-        first = paused(api)
-        form = {"approve": [NEVER.id[:8], "ffff"], "reject": [], "who": "dora", "because": "looks right"}
-        ask(f"{api}/flow_runs/{first}/resume", {"run_input": form})
-        second = paused(api, but=first)
-        assert postloop(waiting, "decide", WEAK.id, "--reject", "--because", "x", "--who", "ann").exit_code == 0
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 0, told
-        assert {ask(f"{api}/flow_runs/{run}")["state_type"] for run in (first, second)} == {"COMPLETED"}
+    server = embedded.start(waiting.root)
+    assert server is not None
+    server.wait()
+    yield os.environ.pop("PREFECT_API_URL")
+    embedded._STARTED.remove(server)
+    server.stop()
+
+
+def test_a_paused_round_is_resumed_by_its_form_and_by_decisions_elsewhere(waiting: Workspace, prefect_api: str) -> None:
+    """What a person enters in the form of the first run, then what the command decides."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", PAUSED, str(waiting.root)], stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PREFECT_API_URL": prefect_api},
+    )  # fmt: skip
+    first = paused(prefect_api)
+    form = {"approve": [NEVER.id[:8], "ffff"], "reject": [], "who": "dora", "because": "looks right"}
+    ask(f"{prefect_api}/flow_runs/{first}/resume", {"run_input": form})
+    second = paused(prefect_api, but=first)
+    assert postloop(waiting, "decide", WEAK.id, "--reject", "--because", "x", "--who", "ann").exit_code == 0
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert {ask(f"{prefect_api}/flow_runs/{run}")["state_type"] for run in (first, second)} == {"COMPLETED"}
     assert {(one.bucket, one.approve, one.who) for one in decisions(waiting)} == {
         (NEVER.id, True, "dora"),
         (WEAK.id, False, "ann"),
