@@ -31,6 +31,7 @@ from environments.sources.lookup import answer_of, lookup_tasks
 from environments.sources.lookup import origins as question_origins
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
+from evals.evidence import collect
 from evals.rules import complete
 from schemas.attribution import Attribution
 from schemas.base import canonical
@@ -41,7 +42,6 @@ from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
 from stages import rounds
 from stages.attribute import climb, contaminated, open_lab, skills_of
-from evals.evidence import collect
 from stages.context import Context, threads
 from stages.equipment import Equipment, equip
 from stages.rollout import Setting

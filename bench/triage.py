@@ -24,8 +24,9 @@ from typing import Any
 
 from bench import common
 from bench.common import say, spread, table, write_json
-from evals.rules import decide, load_rules
+from evals.rules import LOGGED, decide, load_rules
 from evals.triage import BATCH, columns_of, evidence_schema, first_match, triage
+from schemas.attribution import FILLED_BY, RUNGS, Rung
 from schemas.base import digest_of
 from schemas.bucket import Evidence, Rule
 from schemas.errors import IntegrityError, PostloopError
@@ -69,14 +70,38 @@ def _column(field: Any, rows: int, stream: Any) -> Any:
     }  # fmt: skip
     if field.name in words:
         options, shares = words[field.name]
-        return pa.array([options[i] for i in stream.choice(len(options), rows, p=shares)], field.type)
+        drawn = [options[i] for i in stream.choice(len(options), rows, p=shares)]
+        return pa.array(drawn, field.type, mask=_unmeasured(field.name, rows))
     if field.name in ("trajectory", "task_id", "origin"):
         most = {"trajectory": rows, "task_id": 4000, "origin": 600}[field.name]
         return pa.array([f"{field.name}-{number:08d}" for number in stream.integers(0, most, rows)])
+    if field.name == "measured":
+        return pa.array([PROFILES[i] for i in _profile(rows)], field.type)
     if pa.types.is_list(field.type):
         lists = [[], ["tampering"], ["protected_file", "tampering"], ["solution.py"]]
         return pa.array([lists[i] for i in stream.choice(4, rows, p=(0.9, 0.03, 0.02, 0.05))], field.type)
     return _plain(field, rows, stream)
+
+
+CHEAP = sorted(name for name, rung in RUNGS.items() if rung in (Rung.L0, Rung.L1))
+PROFILES: list[list[str]] = [[], list(CHEAP), sorted(RUNGS)]  # nothing, no policy asked, the whole ladder
+
+
+def _profile(rows: int) -> Any:
+    """Which of PROFILES each row has: the same for every column."""
+    import numpy as np
+
+    return np.random.Generator(np.random.Philox(key=[rows, 1])).choice(3, rows, p=(0.2, 0.6, 0.2))
+
+
+def _unmeasured(name: str, rows: int) -> Any:
+    """Rows whose profile lacks the experiment that fills this field: null there."""
+    import numpy as np
+
+    if name not in FILLED_BY or name in LOGGED:
+        return np.zeros(rows, dtype=bool)
+    lacking = [place for place, profile in enumerate(PROFILES) if FILLED_BY[name] not in profile]
+    return np.isin(_profile(rows), lacking)
 
 
 RARE = {
@@ -103,7 +128,9 @@ def _plain(field: Any, rows: int, stream: Any) -> Any:
         "int64": lambda: hit * stream.integers(1, 8, rows),
         "double": lambda: stream.random(rows).round(4),
     }[str(field.type)]()
-    return pa.array(values, field.type, mask=None if field.name in ALWAYS else stream.random(rows) < 0.25)
+    if field.name in ALWAYS:
+        return pa.array(values, field.type)
+    return pa.array(values, field.type, mask=(stream.random(rows) < 0.25) | _unmeasured(field.name, rows))
 
 
 def prepare(folder: Path, rows: int, seed: int) -> tuple[Path, Path]:

@@ -1,8 +1,7 @@
 """Recorded evidence to bucket counts, a million rows at a time: the rules as vectorised expressions over Parquet.
 
 The same answer as `evals.rules.decide` gives row by row, which a test and the benchmark compare. A row group is in memory at a
-time, and of it only the columns that a rule or a bucket asks for. A field that is None, as one of an experiment that was not
-run is, matches no comparison but `null`.
+time, and of it only the columns that a rule or a bucket asks for. A field of an experiment that was not run matches nothing.
 
 Not covered: writing attempts as evidence (evals/evidence.py), members and examples of buckets (evals/buckets.py).
 """
@@ -16,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
+from evals.rules import LOGGED
+from schemas.attribution import FILLED_BY
 from schemas.base import Json
 from schemas.bucket import Evidence, Rule
 from schemas.errors import InputError
@@ -76,7 +77,7 @@ def columns_of(rules: Sequence[Rule]) -> list[str]:
         for operator, operand in (wanted.items() if isinstance(wanted, dict) else ())
         if operator in _ORDER and isinstance(operand, str)
     }
-    return sorted({*asked, "family"})
+    return sorted({*asked, "family", "measured"})
 
 
 def first_match(part: Any, rules: Sequence[Rule]) -> Any:
@@ -139,8 +140,24 @@ def _mask(part: Any, rule: Rule, seen: dict[str, Any]) -> Any:
         key = f"{name} {wanted!r}"
         if key not in seen:
             seen[key] = _holds(part, name, wanted)
+            if name in FILLED_BY and name not in LOGGED:
+                seen[key] = seen[key] & _measured(part, FILLED_BY[name], seen)
         mask &= seen[key]
     return mask
+
+
+def _measured(part: Any, experiment: str, seen: dict[str, Any]) -> Any:
+    """Rows whose experiment was run."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if experiment not in seen:
+        lists = part["measured"].combine_chunks()
+        mask = np.zeros(part.num_rows, dtype=bool)
+        named = pc.fill_null(pc.equal(pc.list_flatten(lists), experiment), False).to_numpy(zero_copy_only=False)
+        mask[pc.list_parent_indices(lists).to_numpy(zero_copy_only=False)[named]] = True
+        seen[experiment] = mask
+    return seen[experiment]
 
 
 def _holds(part: Any, name: str, wanted: Json) -> Any:

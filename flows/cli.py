@@ -18,10 +18,19 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import attribute, canary, compare, gc, hacks, remote, replay, rescore, tasks, trajectories
+from flows import attribute, canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
-from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_INPUT, EXIT_NO, InputError, PostloopError, SpecError
+from schemas.errors import (
+    EXIT_DONE,
+    EXIT_INFRASTRUCTURE,
+    EXIT_INPUT,
+    EXIT_NO,
+    InputError,
+    IntegrityError,
+    PostloopError,
+    SpecError,
+)
 from schemas.record import STAGES
 
 app = typer.Typer(
@@ -297,22 +306,49 @@ command(trajectories.show)
 @command
 def failures(
     number: Annotated[int | None, typer.Argument(metavar="[ROUND]", help="the last one when left out")] = None,
+    ledger: Annotated[
+        bool, typer.Option("--ledger", help="all rounds: what each bucket was, what was done, what came of it")
+    ] = False,
     workspace: Folder = HERE,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:
-    """The buckets of a round: size, share with interval, route, rule, example."""
+    """The buckets of a round: size, share with interval and by round, route, rule, example, material, who decided."""
     from flows.review import number_of, view_of
     from reports.tables import failures as table
 
     space = _open(workspace)
+    if ledger:
+        return _ledger(space, number_of(space, number), as_json)
     view = view_of(space, number_of(space, number), with_attempts=True)
     if view.backflow is None:
         raise InputError(f"round {view.round}: backflow has not run yet; run `postloop run`")
     if as_json:
         print_json(view.backflow.model_dump(mode="json"))
     else:
-        display(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}))
+        display(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}, view))
+    return EXIT_DONE
+
+
+def _ledger(space: Any, last: int, as_json: bool) -> int:
+    """Up to round `last`. The file is for people to read and keep; nothing reads it back."""
+    from dataclasses import replace
+
+    from flows.review import after_the_last
+    from reports.tables import ledger as table
+    from reports.tables import ledger_markdown
+    from stages.artifacts import make_folder, write_durably
+    from stages.ledger import ledger
+
+    rows = ledger(replace(after_the_last(space), round=last + 1))
+    path = space.root / "reports" / "ledger.md"
+    make_folder(path.parent)
+    write_durably(path, ledger_markdown(rows, space.root.name).encode())
+    if as_json:
+        print_json([row.model_dump(mode="json") for row in rows])
+    else:
+        display(table(rows))
+        print(path)
     return EXIT_DONE
 
 
@@ -378,9 +414,15 @@ def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
 
 @command
 def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
-    """Every artifact of the workspace against its digest. Exit 1 when one differs."""
+    """Every artifact and decision of the workspace against its digest. Exit 1 when one differs."""
+    from stages.decisions import decisions
+
     space = _open(workspace)
     problems = space.verify()
+    try:
+        decisions(space)
+    except IntegrityError as error:
+        problems.append(str(error))
     if as_json:
         print_json({"ok": not problems, "problems": problems})
     else:
@@ -400,6 +442,7 @@ app.add_typer(trajectories_app, name="trajectories")
 command(trajectories.import_, trajectories_app, "import")
 command(canary.canary)
 command(compare.compare)
+command(decide.decide)
 command(gc.gc)
 command(hacks.hacks)
 command(replay.replay)

@@ -94,7 +94,16 @@ def start(workspace: Path) -> Server | None:
     server = Server(process, told, log, workspace)
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     atexit.register(server.stop)
+    _STARTED.append(server)
     return server
+
+
+def started() -> bool:
+    """Whether this process uses a server of its own, which has no page and which nobody else can find."""
+    return bool(_STARTED)
+
+
+_STARTED: list[Server] = []
 
 
 def lend_database(workspace: Path) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 
 from prefect import flow
 
+from flows.approval import wait_for_people
 from flows.backflow import backflow_flow
 from flows.data import data_flow
+from flows.decide import take_in_labels
 from flows.evaluation import evaluation_flow
 from flows.goal import goal_flow
 from flows.review import track
@@ -40,10 +42,28 @@ FLOWS: dict[StageName, Any] = {
 @flow(name="round", persist_result=False, validate_parameters=False)
 def round_flow(workspace: str, until: StageName | None = None, quiet: bool = False, track_runs: bool = True) -> int:
     """Finish the open round, or add one. Returns its number. `until` stops after that stage."""
+    _hear_people(Workspace.open(Path(workspace)), track_runs)
     with held(Path(workspace)) as space:
-        number = open_round(space) or (space.rounds()[-1] + 1 if space.rounds() else 1)
+        number = _number(space)
         run_round(space, number, until, quiet, track_runs)
     return number
+
+
+def _number(space: Workspace) -> int:
+    return open_round(space) or (space.rounds()[-1] + 1 if space.rounds() else 1)
+
+
+def _hear_people(space: Workspace, track_runs: bool) -> None:
+    """Before a round begins: what people said in MLflow becomes decisions, and where the spec says so they are waited for.
+
+    Without the workspace's lock, so that they can use its commands meanwhile.
+    """
+    number = _number(space)
+    if number == 1 or space.has(number, "goal"):
+        return
+    if track_runs:
+        take_in_labels(space)
+    wait_for_people(space, number, load_spec(space.root / "goal.yaml").backflow)
 
 
 def _tell(space: Workspace, number: int, stage: StageName) -> None:

@@ -8,11 +8,17 @@ from typing import Any
 
 from flows.settings import cache_folder
 from reports.view import RoundView
-from schemas.errors import InputError
+from schemas.attribution import Attribution
+from schemas.bucket import Material
+from schemas.errors import InputError, IntegrityError
+from schemas.goal import GoalRecord
 from schemas.record import STAGES, Record, StageName
 from schemas.trajectory import Attempt
 from stages.attempts import find_attempts, read_attempts
 from stages.compare import compare
+from stages.context import Context
+from stages.decisions import decisions
+from stages.goal import handed_by
 from stages.recall import Recall
 from stages.spec import load_spec
 from stages.workspace import Workspace
@@ -24,6 +30,7 @@ def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: i
     """The view of one round, with up to `depth` rounds before it. Attempts are read only where they are shown."""
     records: dict[StageName, Record] = {s: r for s in STAGES if (r := space.read(number, s)) is not None}
     earlier = [n for n in space.rounds() if n < number]
+    said = attributions(space, records) if with_attempts else {}
     both = with_attempts and earlier and "evaluation" in records and space.has(earlier[-1], "evaluation")
     return RoundView(
         round=number,
@@ -31,20 +38,50 @@ def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: i
         telemetry={stage: space.telemetry(number, stage) for stage in records},
         pins=space.pins(number),
         previous=view_of(space, earlier[-1], depth=depth - 1) if earlier and depth > 0 else None,
-        attempts=examples(space, records) if with_attempts else (),
+        attempts=examples(space, records, list(said)) if with_attempts else (),
         comparison=compare(space, earlier[-1], number) if both else None,
         stale=[use for use in Recall(space).uses() if use.round == number] if with_attempts else (),
+        attributions=said,
+        decisions=[one for one in decisions(space) if one.round <= number],
+        handed=handed(space, number) if with_attempts and "backflow" in records else None,
     )
 
 
-def examples(space: Workspace, records: dict[StageName, Record]) -> Sequence[Attempt]:
-    """Failed attempts worth reading: the buckets' examples first, then their other members."""
+def after_the_last(space: Workspace) -> Context:
+    """Of the round that takes in all that is decided now. A goal.yaml that is being edited does not matter to it."""
+    last = (space.rounds() or [0])[-1]
+    goal = space.read(last, "goal") if last else None
+    spec = goal.spec if isinstance(goal, GoalRecord) else load_spec(space.root / "goal.yaml")
+    return Context(space, last + 1, spec, cache_folder(space.root))
+
+
+def handed(space: Workspace, number: int) -> Sequence[Material]:
+    """Material of a round as people want it by now."""
+    return handed_by(after_the_last(space), number)[0]
+
+
+def attributions(space: Workspace, records: dict[StageName, Record]) -> dict[str, Attribution]:
+    """Trajectory -> why it failed, of a round whose backflow ran experiments."""
+    record = records.get("backflow")
+    if record is None or "attributions" not in record.artifacts:
+        return {}
+    path = space.open_artifact(record.artifacts["attributions"]) / "attributions.jsonl"
+    try:
+        rows = [Attribution.model_validate_json(line) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise IntegrityError(f"{path}: not attributions: {first}; restore the artifact") from error
+    return {row.trajectory: row for row in rows}
+
+
+def examples(space: Workspace, records: dict[StageName, Record], also: Sequence[str] = ()) -> Sequence[Attempt]:
+    """Failed attempts worth reading: the buckets' examples first, then their other members, then `also`."""
     backflow: Any = records.get("backflow")
     if backflow is None or "attempts" not in backflow.artifacts:
         return ()
     wanted = [bucket.example for bucket in backflow.buckets]
     wanted += [member for bucket in backflow.buckets for member in bucket.members[:3]]
-    names = list(dict.fromkeys(wanted))[:EXAMPLES]
+    names = list(dict.fromkeys([*wanted, *also]))[:EXAMPLES]
     rows = read_attempts(space.open_artifact(backflow.artifacts["attempts"]) / "attempts.parquet")
     by_id = {attempt.trajectory.id: attempt for attempt in rows}
     return [by_id[name] for name in names if name in by_id]

@@ -106,6 +106,7 @@ def _context(view: RoundView) -> dict[str, Any]:
         "loss_curve": plots.curve(view.sft.loss, "training loss") if view.sft else plots.EMPTY,
         "rl_curves": _rl_curves(view),
         "buckets": [_bucket_row(view, bucket) for bucket in view.backflow.buckets] if view.backflow else [],
+        "matrix": _matrix(view),
         "bucket_flow": _bucket_flow(view),
         "bucket_names": _bucket_names(view),
         "share_bar": plots.share_bar,
@@ -188,14 +189,43 @@ def _rl_curves(view: RoundView) -> list[tuple[str, str, Markup, str]]:
 
 
 def _bucket_row(view: RoundView, bucket: Bucket) -> dict[str, Any]:
-    example = view.example(bucket)
-    return {"bucket": bucket, "example": example, "last": _last_turn(example), "failing": _first_failing(example)}
+    example, said = view.example(bucket), view.said_of(bucket)
+    points = [(number, one.measured if one else None) for number, one in view.trend(bucket.id)]
+    return {
+        "bucket": bucket,
+        "example": example,
+        "turn": _shown_turn(example, said.first_bad_turn if said else None),
+        "failing": _first_failing(example),
+        "said": said,
+        "trend": plots.trend(points, ROUTE_CSS[bucket.route.value]),
+        "owner": view.owner(bucket),
+        "approval": view.approval(bucket.id),
+        "material": [item for item in view.material() if item.bucket == bucket.id],
+    }
 
 
-def _last_turn(attempt: Attempt | None) -> str | None:
+def _matrix(view: RoundView) -> dict[str, Any]:
+    """Rounds beside buckets: size, share as a shade, what was done, and how it had changed one round later."""
+    rounds = [number for number, _ in view.trend("")]
+    rows = []
+    for bucket in view.all_buckets():
+        cells = []
+        for number, one in view.trend(bucket.id):
+            share = one.measured.value if one else None
+            cells.append({"bucket": one, "shade": f"{share or 0:.3f}", "change": view.change_of(bucket.id, number)})
+        rows.append((bucket, cells))
+    return {"rounds": rounds, "rows": rows}
+
+
+def _shown_turn(attempt: Attempt | None, bad: int | None) -> tuple[str, str] | None:
+    """Caption and text of the first bad turn where it is known, else of the last one."""
     if attempt is None or not attempt.trajectory.turns:
         return None
-    return text.clip(attempt.trajectory.turns[-1].text, LAST_TURN_CHARS)
+    turns = attempt.trajectory.turns
+    known = bad is not None and bad < len(turns)
+    turn = turns[bad] if known and bad is not None else turns[-1]
+    caption = f"{'First bad turn' if known else 'Last turn'}: {turn.index + 1} of {len(turns)}"
+    return caption, text.clip(turn.text, LAST_TURN_CHARS)
 
 
 def _first_failing(attempt: Attempt | None) -> str | None:
@@ -213,8 +243,9 @@ def _first_failing(attempt: Attempt | None) -> str | None:
 
 def _bucket_flow(view: RoundView) -> Markup:
     buckets = view.backflow.buckets if view.backflow else []
-    ordered = sorted(buckets, key=lambda b: (list(Route).index(b.route), -b.size, b.id))
-    links = [plots.Link(f"{b.cause} · {b.family}", b.route.value, b.size, ROUTE_CSS[b.route.value]) for b in ordered]
+    owned = [(bucket, Route(view.owner(bucket)[0])) for bucket in buckets]
+    ordered = sorted(owned, key=lambda one: (list(Route).index(one[1]), -one[0].size, one[0].id))
+    links = [plots.Link(f"{b.cause} · {b.family}", to.value, b.size, ROUTE_CSS[to.value]) for b, to in ordered]
     return plots.flow(links, "failures from buckets to routes")
 
 

@@ -186,6 +186,32 @@ def share_bar(of: Estimate | None, css: str = "c0") -> Markup:
     return _svg(width, height, estimate(of), *parts)
 
 
+def trend(points: Sequence[tuple[int, Estimate | None]], css: str = "c0") -> Markup:
+    """A share in [0, 1] round by round, with its intervals; a round without it is a gap. Empty with fewer than two rounds."""
+    if len(points) < 2:
+        return EMPTY
+    width, height, pad = 96.0, 30.0, 5.0
+
+    def x(index: int) -> float:
+        return pad + (width - 2 * pad) * index / (len(points) - 1)
+
+    def y(value: float) -> float:
+        return height - pad - (height - 2 * pad) * _unit(value)
+
+    parts: list[Markup] = [_line(0, height - pad, width, height - pad, "gridline")]
+    for run in _runs([one.value if one else None for _, one in points]):
+        line = " ".join(f"{x(i):.1f},{y(value):.1f}" for i, value in run)
+        parts.append(Markup('<polyline class="spark {}" points="{}"/>').format(css, line))
+    for i, (number_, one) in enumerate(points):
+        if one is None or one.value is None:
+            continue
+        if one.low is not None and one.high is not None:
+            parts.append(_line(x(i), y(one.low), x(i), y(one.high), "whisker faint"))
+        dot = Markup('<circle cx="{:.1f}" cy="{:.1f}" r="2.6" class="point {}"><title>round {}: {}</title></circle>')
+        parts.append(dot.format(x(i), y(one.value), css, number_, estimate(one)))
+    return _svg(width, height, "measured share by round", *parts)
+
+
 def _unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 

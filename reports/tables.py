@@ -7,6 +7,7 @@ Text that a model or a task wrote is never parsed as markup and never reaches th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from reports.view import POLICIES, RoundView
 from schemas.atif import ContentPart, ForeignEntry, ObservationResult, Step
 from schemas.atif import Trajectory as Document
 from schemas.bucket import Bucket
+from schemas.ledger import LedgerRow
 from schemas.metrics import Decision, Estimate, Gate
 from schemas.record import STAGES
 from schemas.trajectory import Attempt, Turn
@@ -34,6 +36,8 @@ __all__ = [
     "failures",
     "foreign",
     "interval",
+    "ledger",
+    "ledger_markdown",
     "number",
     "plan",
     "seconds",
@@ -206,10 +210,13 @@ def _stage_marks(view: RoundView) -> Text:
     return marks
 
 
-def failures(buckets: Sequence[Bucket], examples: Mapping[str, Attempt] | None = None) -> RenderableType:
-    """Two lines a bucket: cause over family, share over interval, route over rule, example over what went wrong in it.
+def failures(
+    buckets: Sequence[Bucket], examples: Mapping[str, Attempt] | None = None, view: RoundView | None = None
+) -> RenderableType:
+    """A few lines a bucket: cause over family, share over interval, route over rule, example over what went wrong in it.
 
-    `examples`: trajectory id -> attempt, for that last line.
+    `examples`: trajectory id -> attempt, for that last line. `view`: adds the shares of earlier rounds, what experiments
+    took and left open, and the material with the person who decided about it.
     """
     columns = (
         "id",
@@ -221,20 +228,108 @@ def failures(buckets: Sequence[Bucket], examples: Mapping[str, Attempt] | None =
         "example",
     )
     table = _table(*columns)
+    table.columns[0].min_width = 12  # ids are copied
     for bucket in buckets:
-        route = Text(bucket.route.value, _ROUTE_STYLE.get(bucket.route.value, "cyan"))
-        if bucket.overridden_by:
-            route.append(f" ({visible(bucket.overridden_by)})", "dim")
         table.add_row(
             Text(bucket.id, no_wrap=True),
-            _text(bucket.cause, "bold").append(f"\n{visible(bucket.family)}", "not bold"),
+            _cause_cell(bucket).append(_trend_line(view, bucket) if view else "", "not bold dim"),
             Text(f"{bucket.size}/{bucket.denominator}"),
             _stacked(bucket.share),
             _stacked(bucket.measured),
-            route.append(f"\n{visible(bucket.rule)}", "not bold dim"),
+            _route_cell(bucket, view).append(_material_lines(view, bucket) if view else Text()),
             _example_cell(bucket, examples or {}),
         )
     return table if buckets else Text("no failures", "green")
+
+
+def _cause_cell(bucket: Bucket) -> Text:
+    cell = _text(bucket.cause, "bold").append(f"\n{visible(bucket.family)}", "not bold")
+    if bucket.escalated:
+        cell.append(f"\nescalated: {bucket.treated_in_vain} times in vain", "not bold red")
+    return cell
+
+
+def _route_cell(bucket: Bucket, view: RoundView | None) -> Text:
+    owner, decision = view.owner(bucket) if view else (bucket.route.value, None)
+    cell = Text(owner, _ROUTE_STYLE.get(owner, "cyan"))
+    if decision is not None:
+        cell.append(f" ({one_line(decision.who, 20)})", "dim")
+    elif bucket.overridden_by:
+        cell.append(f" ({visible(bucket.overridden_by)})", "dim")
+    cell.append(f"\n{visible(bucket.rule)}", "not bold dim")
+    if bucket.undecided:
+        cell.append(f"\nopen: {', '.join(bucket.undecided)}", "not bold yellow")
+    if view and any(bucket.cost.values()):
+        cell.append(
+            f"\n{', '.join(f'{amount} {unit}' for unit, amount in bucket.cost.items() if amount)}", "not bold dim"
+        )
+    return cell
+
+
+def _trend_line(view: RoundView, bucket: Bucket) -> str:
+    """Measured shares of the last four rounds, oldest first; nothing where there is one round."""
+    found = [one for _, one in view.trend(bucket.id)][-4:]
+    shares = [NONE if one is None else number(one.measured.value, 2) for one in found]
+    return f"\n{' → '.join(shares)}" if len(shares) > 1 else ""
+
+
+def _material_lines(view: RoundView, bucket: Bucket) -> Text:
+    lines, word = Text(style="not bold"), view.approval(bucket.id)
+    for item in [item for item in view.material() if item.bucket == bucket.id]:
+        what = f"{item.amount} {item.kind}" if item.amount else item.kind
+        lines.append(f"\n{what}: ").append(*(("approved", "green") if item.approved else ("waits", "yellow")))
+    if word is not None:
+        lines.append(f"\n{'approved' if word.approve else 'rejected'} by {one_line(word.who, 20)}", "dim")
+    return lines
+
+
+LEDGER = ("round", "bucket", "size", "measured", "route", "rule", "material", "one round later", "in vain", "cost")
+
+
+def ledger_rows(rows: Sequence[LedgerRow]) -> list[tuple[str, ...]]:
+    """The cells under LEDGER, as plain text: for the table and for the file."""
+    return [
+        (
+            str(row.round),
+            f"{row.bucket} {row.cause} in {row.family}",
+            f"{row.size}/{row.denominator}",
+            f"{number(row.measured.value, 2)} {interval(row.measured, 2)}".strip(),
+            row.route.value + (f" (decision {row.decided_by})" if row.decided_by else ""),
+            row.rule,
+            ", ".join(row.material) if row.treated and row.material else "untreated",
+            f"{row.verdict} {signed(row.difference.value, 2) if row.difference else ''}".strip()
+            if row.verdict
+            else NONE,
+            f"{row.treated_in_vain}{', escalated' if row.escalated else ''}" if row.treated_in_vain else NONE,
+            ", ".join(f"{number(amount, 0)} {unit}" for unit, amount in row.cost.items() if amount) or NONE,
+        )
+        for row in rows
+    ]
+
+
+def ledger(rows: Sequence[LedgerRow]) -> RenderableType:
+    """Every bucket of every round: what it was, what was done, and what came of it one round later."""
+    table = _table(*LEDGER)
+    for cells in ledger_rows(rows):
+        table.add_row(*(_text(cell) for cell in cells))
+    return table if rows else Text("no bucket in any round", "dim")
+
+
+def ledger_markdown(rows: Sequence[LedgerRow], name: str) -> str:
+    """The same for a file. Cells cannot leave their column, whatever a name holds."""
+    lines = [
+        f"# Ledger of {one_line(name)}",
+        "",
+        "Derived from the records; `postloop failures --ledger` writes it anew.",
+        "",
+    ]
+    lines += [f"| {' | '.join(LEDGER)} |", f"|{'---|' * len(LEDGER)}"]
+    lines += [f"| {' | '.join(_markdown(cell) for cell in cells)} |" for cells in ledger_rows(rows)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown(cell: str) -> str:
+    return re.sub(r"([|\\`<>*_\[\]])", r"\\\1", one_line(cell, 200))
 
 
 def _stacked(of: Estimate) -> Text:
@@ -339,7 +434,9 @@ def foreign(entry: ForeignEntry, document: Document) -> RenderableType:
             plain = value if isinstance(value, dict) else value.model_dump(mode="json", exclude_unset=True)
             parts += [Text(name, "bold"), _body(_json(plain))]
     embedded = document.subagent_trajectories or []
-    parts += [_text(f"embedded trajectory {one.trajectory_id}: {len(one.steps)} steps") for one in embedded[:STEPS_SHOWN]]
+    parts += [
+        _text(f"embedded trajectory {one.trajectory_id}: {len(one.steps)} steps") for one in embedded[:STEPS_SHOWN]
+    ]
     return Group(*parts)
 
 
@@ -360,7 +457,8 @@ def _step(step: Step) -> list[RenderableType]:
 def _result(result: ObservationResult) -> list[RenderableType]:
     of = f" of {result.source_call_id}" if result.source_call_id is not None else ""
     refs = [
-        _text(f"    subagent {ref.trajectory_id or ref.trajectory_path}") for ref in result.subagent_trajectory_ref or ()
+        _text(f"    subagent {ref.trajectory_id or ref.trajectory_path}")
+        for ref in result.subagent_trajectory_ref or ()
     ]
     return [_text(f"observation{of}", "bold"), _body(_content(result.content)), *refs]
 

@@ -1,8 +1,9 @@
 """Rounds in MLflow: a parent run a round, a nested run a stage, failures as traces, triage as an assessment on them.
 
-MLflow shows; the records in the workspace decide. Nothing is read back from it, and whatever goes wrong here is an
-`InfrastructureError` that the caller reports before it goes on. Logging is idempotent: a run carries the digest of its
-record and is marked complete last, so a finished stage is found and reused, and one that a kill cut short is replaced.
+MLflow shows; the records in the workspace decide. What people say there is read back by reports/triage.py, and becomes a
+decision in the workspace. Whatever goes wrong here is an `InfrastructureError` that the caller reports before it goes on.
+Logging is idempotent: a run carries the digest of its record and is marked complete last, so a finished stage is found and
+reused, and one that a kill cut short is replaced.
 
 Not covered: uploading checkpoints (the champion's registry version points to the artifact's path in the workspace), and
 several writers of one round at once (a workspace has one writer).
@@ -24,8 +25,10 @@ from typing import Any
 from reports.page import render
 from reports.text import clip, estimate, one_line, visible
 from reports.view import COSTS, RoundView
+from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
 from schemas.base import digest_of
+from schemas.bucket import Bucket
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, InputError
 from schemas.evaluation import EvaluationRecord
@@ -92,6 +95,12 @@ def log_stage(uri: str, experiment: str, view: RoundView, stage: StageName) -> s
 
 @contextmanager
 def _session(uri: str, experiment: str) -> Iterator[_Log]:
+    with client_of(uri) as client:
+        yield _Log(client, uri, experiment)
+
+
+@contextmanager
+def client_of(uri: str) -> Iterator[Any]:
     """A client on `uri`; MLflow's and its storage's failures leave as TrackingError, and its logging as it was."""
     levels = {name: logging.getLogger(name).level for name in _QUIET}
     with _translated(uri):
@@ -102,7 +111,7 @@ def _session(uri: str, experiment: str) -> Iterator[_Log]:
         previous = mlflow.get_tracking_uri()
         try:
             mlflow.set_tracking_uri(uri)  # traces know no client: they go where the process points
-            yield _Log(uri, experiment)
+            yield mlflow.MlflowClient(tracking_uri=uri, registry_uri=uri)
         finally:
             mlflow.set_tracking_uri(previous)
             for name, level in levels.items():
@@ -132,10 +141,8 @@ def _translated(uri: str) -> Iterator[None]:
 class _Log:
     """One experiment. Every method may be called again and leaves the same runs."""
 
-    def __init__(self, uri: str, experiment: str) -> None:
-        from mlflow import MlflowClient
-
-        self.client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+    def __init__(self, client: Any, uri: str, experiment: str) -> None:
+        self.client = client
         self.experiment = self._experiment(uri, experiment)
 
     def _experiment(self, uri: str, name: str) -> str:
@@ -307,18 +314,15 @@ class _Log:
 
     def _trace(self, view: RoundView, attempt: Attempt, run_id: str) -> None:
         import mlflow
-        from mlflow.entities import AssessmentSource
 
-        t, bucket = attempt.trajectory, view.bucket_of(attempt)
-        tags = {"postloop.trajectory": t.id, _ROUND: str(view.round), "postloop.task": t.task_id}
-        if bucket is not None:
-            tags |= {"postloop.bucket": bucket.id, "postloop.cause": bucket.cause, "postloop.route": bucket.route.value}
+        t, said = attempt.trajectory, view.attributions.get(attempt.trajectory.id)
+        facts = {"family": t.family, "purpose": t.purpose.value, "seed": t.seed, "stop": t.stop}
         root = mlflow.start_span_no_context(
             "trajectory",
             span_type="AGENT",
             inputs={"task": t.task_id, "messages": _shown([m for turn in t.turns[:1] for m in turn.messages])},
-            attributes={"family": t.family, "purpose": t.purpose.value, "seed": t.seed, "stop": t.stop},
-            tags=tags,
+            attributes=facts | (_evidence(said) if said is not None else {}),
+            tags=_trace_tags(view, attempt),
             metadata={"mlflow.sourceRun": run_id},
             experiment_id=self.experiment,
         )
@@ -328,15 +332,55 @@ class _Log:
         span = mlflow.start_span_no_context("verification", "EVALUATOR", root, {"outcome": _shown(t.outcome)})
         span.end(outputs=_shown(verdict.model_dump(mode="json", include=_VERDICT)))
         root.end(outputs={"passed": verdict.passed, "score": verdict.score, "reward": attempt.reward.value})
-        if bucket is not None:
-            mlflow.log_feedback(
-                trace_id=root.trace_id,
-                name="bucket",
-                value=bucket.cause,
-                source=AssessmentSource(source_type="CODE", source_id=bucket.rule),
-                rationale=f"rule {bucket.rule} routes {bucket.cause} in {bucket.family} to {bucket.route.value}",
-                metadata={"bucket": bucket.id, "route": bucket.route.value, "rules": bucket.rules[:12]},
-            )
+        _propose(root.trace_id, view.bucket_of(attempt), said)
+
+
+def _trace_tags(view: RoundView, attempt: Attempt) -> dict[str, str]:
+    """By these a label finds its way back: `postloop.record` tells this workspace's rounds from those of another."""
+    t, bucket, said = attempt.trajectory, view.bucket_of(attempt), view.attributions.get(attempt.trajectory.id)
+    tags = {"postloop.trajectory": t.id, _ROUND: str(view.round), "postloop.task": t.task_id}
+    if view.backflow is not None:
+        tags[_RECORD] = view.backflow.content_digest()
+    if said is not None:
+        tags |= {"postloop.cause": said.cause, "postloop.route": said.route.value, "postloop.rule": said.rule}
+    if bucket is not None:
+        tags |= {"postloop.bucket": bucket.id, "postloop.cause": bucket.cause, "postloop.route": bucket.route.value}
+        tags.setdefault("postloop.rule", bucket.rule)
+    return {name: visible(value)[:_TAG_VALUE] for name, value in tags.items()}
+
+
+def _evidence(said: Attribution) -> dict[str, Any]:
+    """What was found, as attributes of the trace's first span; what is unknown or empty is left out, since it is not zero."""
+    plain = said.evidence.model_dump(mode="json", exclude={"trajectory", "task_id", "family", "origin", "stop"})
+    facts = {f"evidence.{name}": _shown(value) for name, value in plain.items() if value not in (None, "", [])}
+    notes = {f"experiment.{one.rung.value}.{one.name}": _shown(one.impossible or one.said) for one in said.experiments}
+    first = {} if said.first_bad_turn is None else {"first_bad_turn": said.first_bad_turn}
+    return {**facts, **notes, **first, "undecided": list(said.undecided), "also": list(said.also)}
+
+
+def _propose(trace: str, bucket: Bucket | None, said: Attribution | None) -> None:
+    """The cause and the route that code proposes, as assessments: a person's own ones of the name `route` overrule them."""
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    if said is not None:
+        rule, cause, route, because = said.rule, said.cause, said.route.value, f": {said.because}"
+    elif bucket is not None:
+        rule, cause, route, because = bucket.rule, bucket.cause, bucket.route.value, f" routes {bucket.cause} so"
+    else:
+        return
+    marks = {"bucket": bucket.id, "rules": bucket.rules[:12]} if bucket is not None else {}
+    if bucket is not None and bucket.overridden_by:
+        because += f"; decision {bucket.overridden_by} gives the bucket to {bucket.route.value}"
+    for name, value in (("bucket", cause), ("route", route)):
+        mlflow.log_feedback(
+            trace_id=trace,
+            name=name,
+            value=value,
+            source=AssessmentSource(source_type="CODE", source_id=visible(rule)[:_KEY]),
+            rationale=visible(f"rule {rule}{because}"),
+            metadata={**marks, "route": route},
+        )
 
 
 def _turn_span(root: Any, turn: Turn) -> None:

@@ -8,15 +8,18 @@ interval, which the goal's own rule fixes (the bound of the interval decides).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from reports.text import decide
+from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
-from schemas.bucket import Bucket
+from schemas.bucket import Bucket, BucketChange, Material, bucket_id
 from schemas.compare import Comparison
 from schemas.data import DataRecord
+from schemas.decision import TriageDecision
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import Criterion, GoalRecord
 from schemas.metrics import Alarm, Decision, Estimate, Gate, Paired, SuiteResult
@@ -26,7 +29,6 @@ from schemas.rescore import StaleUse
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.trajectory import Attempt
-from schemas.verdict import Status
 
 R = TypeVar("R", bound=Record)
 _FINAL = ("rl", "sft", "base")
@@ -70,7 +72,9 @@ class PinChange:
 @dataclass(frozen=True)
 class RoundView:
     """`attempts`: the examples to show, mostly failures; `previous`: the round before, for differences and history;
-    `comparison`: with that round; `stale`: what in this one used a reward that a rescore flipped."""
+    `comparison`: with that round; `stale`: what in this one used a reward that a rescore flipped; `attributions`: by
+    trajectory; `decisions`: people's about this round, oldest first; `handed`: its material as people want it, None where
+    nobody asked."""
 
     round: int
     records: Mapping[StageName, Record]
@@ -80,6 +84,9 @@ class RoundView:
     attempts: Sequence[Attempt] = ()
     comparison: Comparison | None = None
     stale: Sequence[StaleUse] = ()
+    attributions: Mapping[str, Attribution] = field(default_factory=dict)
+    decisions: Sequence[TriageDecision] = ()
+    handed: Sequence[Material] | None = None
 
     def _record(self, stage: StageName, kind: type[R]) -> R | None:
         record = self.records.get(stage)
@@ -184,15 +191,73 @@ class RoundView:
         return next((held[name] for name in (bucket.example, *bucket.members) if name in held), None)
 
     def bucket_of(self, attempt: Attempt) -> Bucket | None:
+        """The bucket that counts the attempt; else that of the cause and family that it was attributed to."""
         buckets = self.backflow.buckets if self.backflow else []
         name = attempt.trajectory.id
-        return next((bucket for bucket in buckets if name == bucket.example or name in bucket.members), None)
+        found = next((bucket for bucket in buckets if name == bucket.example or name in bucket.members), None)
+        said = self.attributions.get(name)
+        if found is not None or said is None:
+            return found
+        return next((bucket for bucket in buckets if bucket.id == bucket_id(said.cause, said.evidence.family)), None)
 
     def failed_attempts(self, limit: int) -> list[Attempt]:
-        """Examples that failed or could not be judged: those of a bucket first, at most `limit`."""
-        failed = [a for a in self.attempts if a.verdict.status is not Status.SCORED or not a.verdict.passed]
-        ranked = sorted(failed, key=lambda a: (self.bucket_of(a) is None, a.trajectory.id))
-        return ranked[: max(limit, 0)]
+        """Examples that failed, could not be judged or are contested, at most `limit`: turn by turn one of each bucket, so
+        that a person can speak of every bucket; those of none last."""
+        failed = [a for a in self.attempts if not a.verdict.passed or self.bucket_of(a) is not None]
+        turns: Counter[str] = Counter()
+        ranked = []
+        for attempt in sorted(failed, key=lambda a: (not self._is_example(a), a.trajectory.id)):
+            bucket = self.bucket_of(attempt)
+            turns[bucket.id if bucket else ""] += 1
+            ranked.append((bucket is None, turns[bucket.id] if bucket else 0, attempt.trajectory.id, attempt))
+        return [row[-1] for row in sorted(ranked, key=lambda row: row[:3])][: max(limit, 0)]
+
+    def _is_example(self, attempt: Attempt) -> bool:
+        return attempt.trajectory.id in {bucket.example for bucket in (self.backflow.buckets if self.backflow else [])}
+
+    def decided(self, bucket: str) -> list[TriageDecision]:
+        """What people decided about a bucket of this round, or one failure of it, oldest first."""
+        return [one for one in self.decisions if one.bucket == bucket]
+
+    def trend(self, bucket: str) -> list[tuple[int, Bucket | None]]:
+        """Round -> the bucket there, None where it was none, for this round and those before it that had a backflow."""
+        rounds = [view for view in self.history() if view.backflow is not None and view.backflow.skipped is None]
+        by_round = {view.round: {b.id: b for b in view.backflow.buckets} for view in rounds if view.backflow}
+        return [(number, buckets.get(bucket)) for number, buckets in by_round.items()]
+
+    def all_buckets(self) -> list[Bucket]:
+        """Every bucket of this round and those before it, as it last was; the largest of this round first."""
+        last: dict[str, Bucket] = {}
+        for view in self.history():
+            last |= {bucket.id: bucket for bucket in (view.backflow.buckets if view.backflow else ())}
+        now = {bucket.id: bucket.size for bucket in (self.backflow.buckets if self.backflow else ())}
+        return sorted(last.values(), key=lambda b: (-now.get(b.id, 0), -b.size, b.id))
+
+    def change_of(self, bucket: str, round: int) -> BucketChange | None:
+        """How a bucket of that round had changed one round later; None where that was not measured."""
+        later = [view for view in self.history() if view.round > round and view.backflow is not None]
+        found = later[0].backflow.changes if later and later[0].backflow else ()
+        return next((change for change in found if change.bucket == bucket), None)
+
+    def said_of(self, bucket: Bucket) -> Attribution | None:
+        """Why its example failed, where experiments say so."""
+        return self.attributions.get(bucket.example)
+
+    def owner(self, bucket: Bucket) -> tuple[str, TriageDecision | None]:
+        """Its route as people want it by now, and the decision behind it."""
+        routed = [one for one in self.decided(bucket.id) if one.route is not None and one.trajectory is None]
+        if routed:
+            return routed[-1].route.value if routed[-1].route else bucket.route.value, routed[-1]
+        return bucket.route.value, None
+
+    def approval(self, bucket: str) -> TriageDecision | None:
+        """A person's word on the bucket's material of this round."""
+        said = [one for one in self.decided(bucket) if one.approve is not None and one.trajectory is None]
+        return next((one for one in reversed(said) if one.round == self.round), None)
+
+    def material(self) -> Sequence[Material]:
+        """As people want it where that is known, else as it was proposed."""
+        return self.handed if self.handed is not None else self.backflow.material if self.backflow else ()
 
     def history(self, limit: int = 12) -> list[RoundView]:
         """This round and the ones before it that the view knows, oldest first."""

@@ -211,6 +211,10 @@ class GoalRecord(Record):
     base: Checkpoint
     material: list[Material] = Field(default_factory=list, description="approved backflow of the last round, merged")
     weights: dict[str, float] = Field(default_factory=dict, description="family -> sampling weight")
+    decisions: list[str] = Field(
+        default_factory=list,
+        description="ids of people's decisions about earlier buckets, as the round began under them",
+    )
     goal_met: bool | None = Field(default=None, description="by the last round's evaluation; None in round 1")
     canary: dict[str, bool] = Field(
         default_factory=dict, description="environment -> gold, no-op and repeat as they should be"

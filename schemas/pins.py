@@ -25,7 +25,7 @@ TABLE: dict[Operation, tuple[str, ...]] = {
         "libraries", "code", *_PLACE, "tasks", "verifier", "harness", "rewards", *_CHECKPOINT, "sampling", "budgets",
         "safety", "seed", "start", "champion", "demonstrations", "pairs", "material", "weights", "temperature", "data", "sft", "rl",
         "evaluation", "criteria", "backflow", "routes", "rules", "sft_gate", "seed_data", "barred", "past", "previous",
-        "rescores",
+        "rescores", "decisions", "in_vain",
     ),
     "replay": _REPLAY,
     "regenerate": (*_REPLAY, *_CHECKPOINT, "sampling", "temperature", "libraries"),

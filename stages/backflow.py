@@ -20,7 +20,7 @@ from evals.suites import halves
 from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json, canonical
-from schemas.bucket import BucketChange, Rule
+from schemas.bucket import BucketChange, Route, Rule
 from schemas.errors import IntegrityError
 from schemas.goal import GoalRecord
 from schemas.migrations import FIELD, stamped_row
@@ -32,7 +32,10 @@ from stages.attribute import climb, contaminated, costs, lineage, open_lab, skil
 from stages.canary import bundle_folder
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
+from stages.decisions import overrides
 from stages.equipment import equip, errors_in
+from stages.goal import decided, handed_by
+from stages.ledger import held_back, in_vain, made_for, marked
 from stages.material import propose
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
@@ -49,6 +52,10 @@ def inputs(ctx: Context) -> Inputs:
     sections |= {
         name: getattr(goal.spec, name).model_dump(mode="json") for name in ("data", "rl")
     }  # material obeys them
+    routes: dict[str, Json] = {bucket: list(one) for bucket, one in _overrides(ctx).items()}
+    sections |= {"decisions": {"known": list(goal.decisions), "routes": routes}} if goal.decisions else {}
+    vain = in_vain(ctx.workspace, ctx.round)
+    sections |= {"in_vain": dict(vain)} if vain else {}
     pins = {
         **bench_pins(goal),
         "tasks": ctx.record("data").artifacts["tasks"].digest,
@@ -71,6 +78,11 @@ def inputs(ctx: Context) -> Inputs:
     return sections, pins
 
 
+def _overrides(ctx: Context) -> dict[str, tuple[Route, str]]:
+    """People's routes, as the round began under them: what is decided meanwhile changes the next one."""
+    return overrides(decided(ctx), ctx.round)
+
+
 def _rules(goal: GoalRecord) -> list[Rule]:
     return complete(goal.spec.routes)
 
@@ -83,9 +95,11 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
     choose_half, measure_half = halves([task for task in tasks if task.split is Split.DEV])
     found = attributed(ctx, goal, tasks, attempts, rules)
     choosing, measuring = (_half(attempts, half, found) for half in (choose_half, measure_half))
-    buckets = build(choosing, measuring, rules, seed=goal.spec.seed)
+    buckets = build(choosing, measuring, rules, overrides=_overrides(ctx), seed=goal.spec.seed)
     buckets = account(buckets, [one for one in found if one.evidence.task_id in choosing.attempted], rules)
-    handed = propose(ctx, goal, buckets, tasks, rules, attempts, choosing.evidence)
+    changed = _changes(ctx, attempts, measuring, {task.id: task for task in measure_half}, rules)
+    buckets = marked(buckets, in_vain(ctx.workspace, ctx.round, (buckets, changed)))
+    handed = held_back(propose(ctx, goal, buckets, tasks, rules, attempts, choosing.evidence), buckets)
     buckets = treat(buckets, handed)
     table = store(
         ctx.workspace, "backflow", "attempts", lambda folder: write_attempts(folder / "attempts.parquet", attempts)
@@ -98,8 +112,9 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> BackflowRecord:
         infrastructure_errors=errors_in(attempts),
         rules=rules_digest(rules),
         buckets=buckets,
-        changes=_changes(ctx, attempts, measuring, {task.id: task for task in measure_half}, rules),
+        changes=changed,
         material=handed,
+        decisions=sorted({bucket.overridden_by for bucket in buckets if bucket.overridden_by}),
         failures=len(choosing.evidence) + len(measuring.evidence),
         attempts=len(attempts),
         ladder=costs(found),
@@ -196,7 +211,11 @@ def _changes(
     else:
         then = Half.of(before, known, origins)
         now = Half.of(_of(attempts, list(known.values())), known, origins)
-    return changes(last.buckets, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+    handed, _ = handed_by(ctx, previous[-1])
+    treated = treat(last.buckets, handed)  # as this round took it, people's decisions since included
+    changed = changes(treated, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+    spent = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
+    return [change.model_copy(update={"cost": spent[change.bucket]}) for change in changed]
 
 
 def _covered(half: Half, origins: dict[str, int]) -> Half:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from schemas.decision import TriageDecision
 from schemas.errors import InputError
 from schemas.goal import GoalSpec, RuntimeSpec
 from schemas.pins import Operation, PinException, require_equal
@@ -74,6 +75,7 @@ class Context:
     """One round of one workspace. `runtime` says where and how fast, and enters nothing.
 
     `operation`: the row of the pin table under which content is used. `exceptions`: what differed and `spec.pins` allows.
+    `decided`: people's decisions as they were when the stage first asked, so that its key and its result see the same ones.
     """
 
     workspace: Workspace
@@ -85,6 +87,7 @@ class Context:
     telemetry: Telemetry = field(default_factory=Telemetry)
     operation: Operation = "resume"
     exceptions: list[PinException] = field(default_factory=list)
+    decided: Sequence[TriageDecision] | None = None
 
     @property
     def runtime(self) -> RuntimeSpec:

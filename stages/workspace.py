@@ -49,6 +49,7 @@ RECORDS: dict[StageName, type[Record]] = {
     "backflow": BackflowRecord,
 }
 IMPORTS = "trajectories"  # a record for each import of foreign trajectories
+DECISIONS = "decisions"  # what people decided: stages/decisions.py reads and appends them
 _RECORDED = ("rounds", "rescores", IMPORTS)  # folders of records
 _STORE = (*_RECORDED, "artifacts", "datasets", "reports")
 # By the shape of a name, and folders only: DVC reads `/artifacts/*/*` as ignoring artifacts/data/ itself, and then a
@@ -133,6 +134,11 @@ class Workspace:
             yield
         finally:
             self._release()
+
+    @property
+    def locked(self) -> bool:
+        """Whether this process is the writer."""
+        return self.root.resolve() in _HELD
 
     def _acquire(self) -> None:
         path = self.scratch / "lock"
@@ -372,7 +378,15 @@ class Workspace:
                 messages.append(message)
         if any(name.startswith(f"{IMPORTS}/") for name in waiting):
             messages += [done for record in self.imports() if (done := self._commit_import(record))]
-        return messages
+        return messages + self.settle_decisions()
+
+    def settle_decisions(self) -> list[str]:
+        """Commit each decision that was appended since, also while we held the lock. Returns the commits' messages."""
+        self._require_lock()
+        waiting = git.uncommitted(self.root, [DECISIONS]) if (self.root / DECISIONS).is_dir() else []
+        new = [name for name in waiting if _DECISION.fullmatch(name) and (self.root / name).is_file()]
+        told = {name: f"decision {Path(name).stem}" for name in new}
+        return [message for name, message in told.items() if git.commit(self.root, [name], message)]
 
     def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
         """Pins are written just before the record: after a kill in between they name a stage that is not done."""
@@ -390,7 +404,7 @@ class Workspace:
         shown = [path for path in self.root.iterdir() if not path.name.startswith(".") and path.name not in _STORE]
         found = [file for path in shown for file in (path.rglob("*.yaml") if path.is_dir() else [path])]
         names = [path.relative_to(self.root).as_posix() for path in found if path.suffix == ".yaml"]
-        return git.uncommitted(self.root, [*names, "decisions", "schedule.json"])
+        return git.uncommitted(self.root, [*names, DECISIONS, "schedule.json"])
 
     def _files_of(self, number: int, record: Record) -> list[str]:
         names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")
@@ -450,6 +464,13 @@ class Workspace:
         if still:
             raise IntegrityError(still[0])
         return [ref.path for ref in bad]
+
+
+_DECISION = re.compile(rf"{DECISIONS}/[0-9a-f]{{12}}\.json")
+
+
+def decision_file(identity: str) -> str:
+    return f"{DECISIONS}/{identity}.json"
 
 
 def _rescore_file(number: int) -> str:

@@ -148,4 +148,4 @@ def test_a_row_that_no_rule_matches_and_a_column_that_is_not_there_are_refused(t
 
 def test_only_the_columns_that_decide_are_read() -> None:
     compared = Rule(id="r", cause="c", route=Route.RL, when={"parse_errors": {"ge": "turns"}}, because="x")
-    assert columns_of([compared, last()]) == ["family", "parse_errors", "turns"]
+    assert columns_of([compared, last()]) == ["family", "measured", "parse_errors", "turns"]

@@ -7,9 +7,10 @@ from typing import Any
 
 from reports.view import RoundView
 from schemas.artifact import ArtifactRef
+from schemas.attribution import Attribution, Experiment, Rung
 from schemas.backflow import BackflowRecord
 from schemas.base import digest_of
-from schemas.bucket import Bucket, BucketChange, Material, Route, bucket_id
+from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, bucket_id
 from schemas.data import DataRecord, DataSpec, SourceSpec
 from schemas.evaluation import EvaluationRecord, EvaluationSpec, SuiteSpec
 from schemas.execution import Environment
@@ -507,6 +508,25 @@ def attempt(
         parts={"outcome": 1.0 if passed else 0.0, "partial": 0.0 if passed else 0.1},
     )
     return Attempt(trajectory=trajectory, verdict=verdict, reward=reward)
+
+
+def attribution(of: Attempt, rule: str, route: Route, because: str = "it passes now and then") -> Attribution:
+    """Two experiments, and a first bad turn at the start."""
+    t = of.trajectory
+    evidence = Evidence(
+        trajectory=t.id, task_id=t.task_id, family=t.family, origin=t.origin, status="scored", parse_errors=0,
+        turns=len(t.turns), tool_errors=0, forbidden=0, violations=[], failed_checks=1, passed_checks=1, limit_hit=None,
+        truncated=False, submitted=True, unchanged=False, visible_passed=None, touched=[], task_passes=1, task_attempts=4,
+        pass_at_k=0.25, family_parse_rate=1.0, family_pass=0.5, trained_origins=3,
+    )  # fmt: skip
+    experiments = [
+        Experiment(name="rescore", rung=Rung.L0, said="the verdict is the same", executions=1),
+        Experiment(name="hint", rung=Rung.L2, said="3 of 4 pass with a hint", attempts=4),
+    ]
+    return Attribution(
+        evidence=evidence, rule=rule, cause="sometimes_solved", route=route, because=because, first_bad_turn=0,
+        experiments=experiments,
+    )  # fmt: skip
 
 
 CODE = """def longest_run(values):

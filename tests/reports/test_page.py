@@ -7,7 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from synthetic import CODE, HOSTILE, est, make_view
+from synthetic import CODE, HOSTILE, attribution, est, make_view
 
 from reports import plots
 from reports.page import render
@@ -15,6 +15,7 @@ from reports.text import decide, estimate, number, one_line, seconds, signed, vi
 from reports.view import RoundView
 from schemas.bucket import Route
 from schemas.compare import BucketState, Comparison, Moved
+from schemas.decision import TriageDecision
 from schemas.metrics import Decision, Estimate
 from schemas.rescore import StaleUse
 
@@ -232,3 +233,80 @@ def test_the_round_before_and_what_is_stale_stand_in_the_page(view: RoundView) -
     assert "+0.250" in section(html, "pins")
     assert '<a href="#stale">1 stale</a>' in html
     assert not ACTIVE & set(Page(html).tags)
+
+
+# --- people
+
+
+def triaged(who: str = "ann", because: str = "it can learn this") -> RoundView:
+    """Three rounds. In the last one a person gave the first bucket away and rejected what the second gets."""
+    view = make_view(rounds=3)
+    backflow = view.backflow
+    assert backflow is not None
+    first, second, *rest = backflow.buckets
+    first = first.model_copy(
+        update={"escalated": True, "treated_in_vain": 2, "cost": {"attempts": 64, "tokens": 0}, "undecided": ["hint"]}
+    )
+    said = attribution(view.attempts[1], "some_pass", Route.RL)
+    when = "2026-03-01T08:00:00.000+00:00"
+    decisions = [
+        TriageDecision(id="a" * 12, bucket=first.id, round=3, route=Route.RL, who=who, when=when, because=because),
+        TriageDecision(id="b" * 12, bucket=second.id, round=3, approve=False, who=who, when=when, because=because),
+    ]
+    records = {**view.records, "backflow": backflow.model_copy(update={"buckets": [first, second, *rest]})}
+    handed = [one.model_copy(update={"approved": one.bucket != second.id}) for one in backflow.material]
+    return replace(view, records=records, decisions=decisions, handed=handed, attributions={said.trajectory: said})
+
+
+def row_of(html: str, cause: str) -> str:
+    return next(row for row in re.findall(r"<tr>.*?</tr>", html, re.S) if f"<b>{cause}</b></a>" in row)
+
+
+def test_a_bucket_says_who_gave_it_away_what_was_in_vain_and_what_is_open() -> None:
+    row = row_of(section(render(triaged()), "failures"), "never_solved")
+    for shown in (">rl</span>", "ann: it can learn this", "escalated", "treated 2 times", "64 attempts", "open: hint"):
+        assert shown in row
+    assert "0 tokens" not in row
+    assert row.count("<circle") == 3, "a share for each of three rounds"
+    other = row_of(section(render(triaged()), "failures"), "sometimes_solved")
+    assert "rejected by ann" in other
+
+
+def test_the_flow_goes_where_people_send_the_failures() -> None:
+    flow = re.search(r'<figure class="flow">.*?</figure>', render(triaged()), re.S)
+    assert flow is not None
+    assert "rl (35)" in flow.group()
+    assert "data (" not in flow.group()
+
+
+def test_rounds_stand_beside_buckets_and_a_round_without_one_is_a_dash() -> None:
+    view = triaged()
+    older = view.previous
+    assert older is not None
+    assert older.backflow is not None
+    fewer = older.backflow.model_copy(update={"buckets": older.backflow.buckets[1:]})
+    html = section(
+        render(replace(view, previous=replace(older, records={**older.records, "backflow": fewer}))), "failures"
+    )
+    matrix = re.search(r'<table class="matrix">.*?</table>', html, re.S)
+    assert matrix is not None
+    first = re.findall(r"<tr>.*?</tr>", matrix.group(), re.S)[1]
+    assert re.findall(r"</span><b>(\d+)</b>|muted\">(–)<", first) == [("21", ""), ("", "–"), ("21", "")]
+    assert "--h:0.378" in first
+    assert "treated: shrank" in first
+    assert 'class="matrix"' not in render(make_view(rounds=1))
+
+
+def test_the_example_shows_its_first_bad_turn_where_that_is_known() -> None:
+    html = section(render(triaged()), "failures")
+    assert "First bad turn: 1 of 2" in html
+    assert "L2 hint: 3 of 4 pass with a hint" in html
+    assert html.count("Last turn: ") == 5
+
+
+def test_what_people_write_is_hostile_too() -> None:
+    text = HOSTILE.encode(errors="replace").decode()
+    page = Page(render(triaged(who=text, because=text)))
+    assert page.tags == Page(render(triaged())).tags
+    assert not page.unbalanced
+    assert "Decided by people" in "".join(page.text)

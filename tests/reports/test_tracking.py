@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import HOSTILE, make_view
+from synthetic import HOSTILE, attribution, make_view
 
 from reports import tracking
 from reports.view import RoundView
+from schemas.bucket import Route
 from schemas.errors import EXIT_INFRASTRUCTURE, InputError
 
 EXPERIMENT = "small-coder"
@@ -94,12 +95,46 @@ def test_failures_are_traces_with_a_span_a_turn_call_and_verification(logged: Lo
     assert trace.data.spans[-1].outputs["checks"][1]["detail"] == "longest_run([1, 1]) gave 1, expected 2"
 
 
-def test_a_bucket_finds_its_traces_and_is_an_assessment_by_code(logged: Logged) -> None:
+def test_a_bucket_finds_its_traces_with_cause_and_route_as_assessments_by_code(logged: Logged) -> None:
     bucket = logged.view.backflow.buckets[1]  # type: ignore[union-attr]
     (trace,) = logged.traces(f"tags.`postloop.bucket` = '{bucket.id}'")
-    (assessment,) = trace.info.assessments
-    assert (assessment.name, assessment.value) == ("bucket", bucket.cause)
-    assert (assessment.source.source_type, assessment.source.source_id) == ("CODE", bucket.rule)
+    found = {one.name: one for one in trace.info.assessments}
+    assert {name: one.value for name, one in found.items()} == {"bucket": bucket.cause, "route": bucket.route.value}
+    sources = {(one.source.source_type, one.source.source_id) for one in found.values()}
+    assert sources == {("CODE", bucket.rule)}
+
+
+def test_what_experiments_found_is_on_the_trace_and_its_rule_is_the_reason(logged: Logged) -> None:
+    view, said = logged.view, attribution(logged.view.attempts[0], rule="some_pass", route=Route.RL)
+    begun = dataclasses.replace(view, attributions={said.trajectory: said})
+    again = Logged(logged.workspace, begun, "attributed")
+    (trace,) = again.traces(f"tags.`postloop.trajectory` = '{said.trajectory}'")
+    backflow = view.backflow
+    assert backflow is not None
+    assert {name: trace.info.tags[f"postloop.{name}"] for name in ("rule", "round", "bucket", "record")} == {
+        "rule": "some_pass", "round": "2", "bucket": backflow.buckets[0].id, "record": backflow.content_digest(),
+    }  # fmt: skip
+    root = trace.data.spans[0].attributes
+    assert (root["evidence.pass_at_k"], root["evidence.task_attempts"], root["first_bad_turn"]) == (0.25, 4, 0)
+    assert "evidence.audit_differs" in root
+    assert "evidence.hinted_passes" not in root, "what is unknown is not there"
+    assert root["experiment.L2.hint"] == "3 of 4 pass with a hint"
+    route = next(one for one in trace.info.assessments if one.name == "route")
+    assert (route.value, route.source.source_id) == ("rl", "some_pass")
+    assert route.rationale == "rule some_pass: it passes now and then"
+
+
+def test_every_bucket_has_a_trace_before_any_has_its_second() -> None:
+    view = make_view()
+    backflow = view.backflow
+    assert backflow is not None
+    ids = [attempt.trajectory.id for attempt in view.attempts]
+    buckets = [
+        backflow.buckets[0].model_copy(update={"members": ids[:6], "example": ids[0]}),
+        backflow.buckets[1].model_copy(update={"members": ids[6:7], "example": ids[6]}),
+    ]
+    one = dataclasses.replace(view, records={"backflow": backflow.model_copy(update={"buckets": buckets})})
+    assert {one.bucket_of(attempt).id for attempt in one.failed_attempts(2)} == {b.id for b in buckets}  # type: ignore[union-attr]
 
 
 def test_the_champion_is_an_alias_in_the_registry(logged: Logged) -> None:

@@ -1,0 +1,83 @@
+"""What people said of failures in MLflow: HUMAN assessments on traces, read back as labels. Nothing is decided here.
+
+A label is an assessment named `route` (one of the routes) or `approve` (true or false) that a person gave a failure's trace,
+in the page or by `mlflow.log_feedback`. What code proposed has the same name and another kind of source, and is no label.
+
+Not covered: assessments that were replaced or deleted, which MLflow does not give; expectations, which are about answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from reports.tracking import client_of
+
+NAMES = ("route", "approve")
+_PAGE = 200
+
+
+@dataclass(frozen=True)
+class Label:
+    """`record`: digest of the backflow record that the trace was made from; tags that a trace lacks are empty."""
+
+    trace: str
+    assessment: str
+    name: str
+    value: object
+    who: str
+    when: datetime
+    rationale: str
+    trajectory: str
+    bucket: str
+    round: str
+    record: str
+
+    def said(self) -> str:
+        return f"{self.name} {self.value!r} by {self.who or 'nobody named'} on {self.trajectory or self.trace}"
+
+
+def read_assessments(uri: str, experiment: str) -> list[Label]:
+    """Every label of people on the traces of an experiment, oldest first; none where there is no such experiment yet.
+
+    Raises TrackingError when MLflow or its storage fails.
+    """
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).exists():
+        return []  # to look must not make a database
+    with client_of(uri) as client:
+        found = client.get_experiment_by_name(experiment)
+        traces = _traces(client, str(found.experiment_id)) if found is not None else ()
+        labels = [label for trace in traces for label in _labels(trace.info)]
+    return sorted(labels, key=lambda label: (label.when, label.assessment))
+
+
+def _traces(client: Any, experiment: str) -> Iterator[Any]:
+    token: str | None = None
+    while True:
+        page = client.search_traces(locations=[experiment], include_spans=False, max_results=_PAGE, page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _labels(info: Any) -> Iterator[Label]:
+    for one in info.assessments or ():
+        human = one.source is not None and one.source.source_type == "HUMAN"
+        if one.name not in NAMES or one.feedback is None or not human or one.valid is False:
+            continue
+        yield Label(
+            trace=str(info.trace_id),
+            assessment=str(one.assessment_id),
+            name=one.name,
+            value=one.feedback.value,
+            who=str(one.source.source_id or ""),
+            when=datetime.fromtimestamp((one.last_update_time_ms or one.create_time_ms or 0) / 1000, UTC),
+            rationale=str(one.rationale or "").strip(),
+            **{
+                name: str(info.tags.get(f"postloop.{name}", "")) for name in ("trajectory", "bucket", "round", "record")
+            },
+        )
