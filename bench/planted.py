@@ -9,7 +9,7 @@ experiment. Kinds are kept as they are finished: a second call goes on.
 
 Holds when at least 120 faults showed, 20 of each route, at least 98% are given to their owner, and no fault of the
 infrastructure to the model (sft, rl). `undetermined` counts as wrong.
-Not covered: two faults at once.
+Not covered: two faults at once; a full disk, which on this engine stops the stage and leaves no attempt (bench/faults.py).
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ KINDS: Mapping[str, tuple[Route, int, Kind]] = {
     "wrong_suite": (Route.EVALUATION, 6, faults.wrong_suite),
     "no_room": (Route.EVALUATION, 9, faults.no_room),
     "wrong_setting": (Route.EVALUATION, 5, models.wrong_setting),
-    "killed_sandbox": (Route.INFRASTRUCTURE, 5, faults.killed_sandbox),
-    "dead_server": (Route.INFRASTRUCTURE, 5, faults.dead_server),
-    "full_disk": (Route.INFRASTRUCTURE, 5, faults.full_disk),
+    "killed_sandbox": (Route.INFRASTRUCTURE, 6, faults.killed_sandbox),
+    "dead_server": (Route.INFRASTRUCTURE, 6, faults.dead_server),
+    "killed_harness": (Route.INFRASTRUCTURE, 5, faults.killed_harness),
     "slow_machine": (Route.INFRASTRUCTURE, 5, faults.slow_machine),
 }
 ROUTES = [route for route in Route if route is not Route.UNDETERMINED]

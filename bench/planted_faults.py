@@ -21,9 +21,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from bench.faults import Server, children, small_disk, tree_of
+from bench.faults import Server, children, tree_of
 from environments.bundles import builtin
 from environments.sources.instruction import instruction_tasks
 from environments.sources.library import functions
@@ -104,6 +103,7 @@ class World:
     samples: int = 4
     split: Split = Split.DEV
     around: Callable[[Equipment], contextlib.AbstractContextManager[Any]] | None = None  # held while attempts are made
+    lasting: bool = False  # and while the ladder looks at them
     bench: Callable[[Equipment], Equipment] | None = None
     setting: Callable[[Equipment], Setting] | None = None
     only: Callable[[Sequence[Attempt]], set[str]] | None = None  # tasks, or attempts, in which the fault shows
@@ -202,7 +202,8 @@ def scripted_spec(tasks: Sequence[Task], **changes: Any) -> dict[str, Any]:
     for section, value in changes.items():
         if section.startswith("_"):
             continue
-        spec[section] = {**spec[section], **value} if isinstance(spec.get(section), dict) and value else value
+        both = isinstance(spec.get(section), dict) and isinstance(value, dict) and section != "model"
+        spec[section] = {**spec[section], **value} if both else value
     return spec
 
 
@@ -273,7 +274,10 @@ def _attempts(world: World, bench: Equipment, tasks: Sequence[Task], stack: Exit
     asked = bench.requests(tasks, world.samples, Purpose.ATTRIBUTION, sampler.policy)
     if world.around is not None:
         stack.enter_context(world.around(bench))
-    return bench.attempt(sampler, asked, setting=setting, audit="all")
+    found = bench.attempt(sampler, asked, setting=setting, audit="all")
+    if not world.lasting:
+        stack.close()
+    return found
 
 
 def written(task: Task, code: str) -> str:
@@ -456,7 +460,14 @@ def drifted_image(site: Site) -> Iterator[World]:
             path.write_bytes(before)
             path.chmod(mode)
 
-    yield World(ctx, tasks, lambda task, request: written(task, task.gold["solution.py"]), samples=2, around=drifted)
+    yield World(
+        ctx,
+        tasks,
+        lambda task, request: written(task, task.gold["solution.py"]),
+        samples=2,
+        around=drifted,
+        lasting=True,
+    )
 
 
 def _priced(name: str, place: int, file: str, prices: dict[str, int]) -> Task:
@@ -625,24 +636,22 @@ def slow_machine(site: Site) -> Iterator[World]:
     yield World(ctx, tasks, samples=1, around=stopping)
 
 
-def full_disk(site: Site) -> Iterator[World]:
-    """No room where sandboxes keep their trees while some of the attempts are made."""
-    import tempfile
+def killed_harness(site: Site) -> Iterator[World]:
+    """The process of the harness is killed while it holds the attempts of a batch."""
+    tasks = repairs(site, 4, 12)
+    ctx = made(site, "killed_harness", tasks, sampling={"engine": "scripted:gold", "batch": 6})
+    told = 0
 
-    tasks = repairs(site, 4, 7)
-    ctx = made(site, "full_disk", tasks, sampling={"engine": "scripted:gold"}, runtime={"sandbox_retries": 0})
+    def texts(task: Task, request: SampleRequest) -> str:
+        nonlocal told
+        told += 1
+        if told == 6:
+            for pid in children(os.getpid()):
+                if "harness" in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.kill(pid, signal.SIGKILL)
+        return written(task, task.gold[task.editable[0]])
 
-    @contextmanager
-    def filled(bench: Equipment) -> Iterator[None]:
-        with small_disk(site.folder / "tmp-disk", mib=1) as disk:
-            ballast = disk / "ballast"
-            with contextlib.suppress(OSError), ballast.open("wb") as file:
-                while True:
-                    file.write(b"0" * 4096)
-            with patch.object(tempfile, "tempdir", str(disk)):
-                yield
-
-    yield World(ctx, tasks, samples=1, around=filled)
+    yield World(ctx, tasks, texts, samples=1, only=_lost)
 
 
 def dead_server(site: Site) -> Iterator[World]:

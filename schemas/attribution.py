@@ -41,7 +41,7 @@ FILLS: dict[ExperimentName, tuple[str, ...]] = {
     "rescore": ("rescored",),
     "audit": ("audit_differs",),
     "current": ("current_differs",),
-    "gold": ("gold_passes", "gold_audited", "start_fails"),
+    "gold": ("gold_passes", "gold_audited", "gold_waits", "start_fails"),
     "shown": ("shown_holds",),
     "pricing": ("rules_agree",),
     "tokenizer": ("round_trip", "template_same", "chain"),

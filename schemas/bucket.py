@@ -68,6 +68,7 @@ class Evidence(Frozen):
     current_differs: bool | None = Field(default=None, description="the verifier of today gives another verdict")
     gold_passes: bool | None = Field(default=None, description="the task's known solution, judged now")
     gold_audited: bool | None = Field(default=None, description="the same by the audit verifier")
+    gold_waits: bool | None = Field(default=None, description="judged now, it ends at the wall limit too")
     start_fails: bool | None = Field(default=None, description="the start tree, judged now, does not pass")
     shown_holds: bool | None = Field(
         default=None, description="the known solution does what the model is shown: visible cases, examples"

@@ -204,7 +204,8 @@ def gold(lab: Lab, cases: Sequence[Case]) -> None:
             _all(group, lambda case: case.skip("gold", "the task names no known solution"))
     for task, group, one, start, second in zip(tasks, known.values(), solved, started, audits, strict=True):
         found = {
-            "gold_passes": one.passed,
+            "gold_passes": None if one.limit_hit == "wall" else one.passed,
+            "gold_waits": one.limit_hit == "wall",
             "gold_audited": second.passed if second is not None else None,
             "start_fails": None if task.made_by == "intact" or start.passed is None else not start.passed,
         }

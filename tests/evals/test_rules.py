@@ -60,6 +60,7 @@ TABLE = [
     ("training_knew_the_task", "data", {"contaminated": True, "passed": True, "failed_checks": 0}),
     ("image_is_another", "data", {"image_drifted": True, "gold_passes": False}),
     ("waited_for_the_machine", "infrastructure", {"rescored": "flips", "limit_hit": "wall"}),
+    ("the_known_solution_waits_too", "infrastructure", {"gold_waits": True, "limit_hit": "wall", "task_passes": 1}),
     ("verdict_flips", "data", {"verdict_flipped": True, "audit_differs": True}),
     ("rescored_flips", "data", {"rescored": "flips"}),
     ("replay_is_unstable", "data", {"replayed": "unstable", "tool_errors": 2}),
