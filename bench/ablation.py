@@ -1,0 +1,141 @@
+"""What backflow adds: a second round fed by the first one's failures, against one with as much of everything and none of it routed.
+
+    python -m bench.ablation --seeds 0 1 2 --folder DIR --out FILE.json [--template default|tiny]
+
+Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy of the workspace in which a person rejected all
+material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations, of any family, as the other
+arm got routed; rollouts and steps are the same by the spec. Paired by (seed, task) on every suite, clusters are origins.
+Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm.
+
+Workspaces are kept: a killed benchmark goes on. Nothing here is claimed: it reports what comes out.
+Not covered: more than one round of backflow; equal numbers of tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.common import load, machine, make_workspace, run_rounds, say, share, table, write_json
+from bench.effect import Round, buckets_of, pooled, read_round
+from schemas.backflow import BackflowRecord
+from schemas.data import DataRecord
+from schemas.errors import EXIT_DONE, InputError, PostloopError
+from stages.decisions import append, identified, now
+from stages.workspace import Workspace
+
+ROUTED = ("backflow", "prefix")  # sources of demonstrations that material made
+
+
+def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:
+    """Both workspaces of a seed, brought to two rounds."""
+    place = folder / f"seed-{seed}"
+    fed = make_workspace(place / "with", template, seed)
+    run_rounds(fed, 1, place / "with.log")
+    plain = place / "without"
+    if not (plain / "goal.yaml").is_file():
+        say(f"{plain}: a copy of round 1")
+        shutil.rmtree(plain, ignore_errors=True)
+        part = plain.with_name("without.part")
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(fed.root, part, symlinks=True, ignore=shutil.ignore_patterns(".postloop"))
+        part.replace(plain)
+    run_rounds(fed, 2, place / "with.log")
+    bare = Workspace.open(plain)
+    if not bare.has(2, "goal"):
+        unfeed(bare, fed)
+    run_rounds(bare, 2, place / "without.log")
+    return fed, bare
+
+
+def unfeed(bare: Workspace, fed: Workspace) -> None:
+    """Reject what round 1 made, and ask for as much of any family."""
+    record, data = bare.read(1, "backflow"), fed.read(2, "data")
+    assert isinstance(record, BackflowRecord)
+    assert isinstance(data, DataRecord)
+    for bucket in sorted({item.bucket for item in record.material}):
+        said = {
+            "bucket": bucket,
+            "round": 1,
+            "approve": False,
+            "who": "bench",
+            "because": "ablation: nothing is routed",
+        }
+        append(bare, identified(**said, when=now()))
+    shown = sum(data.demonstrations.get(source, 0) for source in ROUTED)
+    text = bare.spec_path.read_text()
+    text = _more(text, r"(\{skill: repair, train: )(\d+)", data.routed_tasks)
+    text = _more(text, r"(gold: \{repair: )(\d+)", shown)
+    bare.spec_path.write_text(text)
+
+
+def _more(text: str, pattern: str, count: int) -> str:
+    text, found = re.subn(pattern, lambda m: f"{m[1]}{int(m[2]) + count}", text)
+    if found != 1:
+        raise InputError(f"goal.yaml: {found} places look like {pattern}, expected 1; correct the template")
+    return text
+
+
+def compared(pairs: Sequence[tuple[Round, Round]]) -> dict[str, Any]:
+    """Suite -> final policies of round 2, with minus without, pooled over the seeds."""
+    how = pairs[0][0].how
+    return {
+        suite: pooled(
+            [(a.seed, a.shares("final", suite, "pass@1"), b.shares("final", suite, "pass@1")) for a, b in pairs], **how
+        )
+        for suite in pairs[0][0].suites()
+    }
+
+
+def shrunk(space: Workspace) -> dict[str, Any]:
+    """Buckets of round 1 that got material, measured again in round 2 on the half that did not choose them."""
+    rows = [row for row in buckets_of(space, 1) if row["material"] and row["verdict"] is not None]
+    smaller = [row for row in rows if row["difference"] and (row["difference"]["value"] or 0.0) < 0]
+    return {
+        "buckets": len(rows), "smaller": len(smaller), "verdicts": dict(Counter(row["verdict"] for row in rows)),
+        "rows": rows,
+    }  # fmt: skip
+
+
+def measure(seeds: Sequence[int], folder: Path, template: str) -> dict[str, Any]:
+    pairs, by_seed = [], {}
+    for seed in seeds:
+        fed, bare = arms(folder, seed, template)
+        pairs.append((read_round(fed, seed, 2), read_round(bare, seed, 2)))
+        by_seed[str(seed)] = {"with": shrunk(fed), "without": shrunk(bare)}
+    routed = [one["with"] for one in by_seed.values()]
+    smaller, all_ = sum(one["smaller"] for one in routed), sum(one["buckets"] for one in routed)
+    return {
+        "template": template, "machine": machine(), "load": load(), "seeds": by_seed,
+        "with_minus_without": compared(pairs),
+        "routed_buckets_smaller": {"smaller": smaller, "of": all_, "share": round(smaller / all_, 3) if all_ else None},
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--template", choices=("default", "tiny"), default="default")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    try:
+        result = measure(options.seeds, options.folder.resolve(), options.template)
+    except PostloopError as error:
+        say(str(error))
+        return error.exit_code
+    write_json(options.out, result)
+    rows = [[suite, share(found["difference"], signed=True)] for suite, found in result["with_minus_without"].items()]
+    print(table(["suite", "pass@1, with minus without backflow"], rows))
+    print(f"routed buckets smaller in round 2: {result['routed_buckets_smaller']}")
+    return EXIT_DONE
+
+
+if __name__ == "__main__":
+    sys.exit(main())
