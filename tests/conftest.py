@@ -17,7 +17,8 @@ from flows.settings import collect_rarely
 collect_rarely()
 
 _READERS = (
-    "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay", "rescore", "schedule", "trajectories",
+    "attribute", "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay", "rescore",
+    "schedule", "trajectories",
 )  # fmt: skip
 FINISHED = {f"tests/flows/test_{name}.py" for name in _READERS}
 LONGEST = (
