@@ -241,6 +241,26 @@ def _says_integrity(r: dict[str, Any]) -> str:
     return f"{refused}; `dvc checkout` serves {silent} of {asked} silently"
 
 
+def _planted(work: Path, out: Path) -> list[str]:
+    return ["bench.planted", "--folder", str(work), "--out", str(out)]
+
+
+def _says_planted(r: dict[str, Any]) -> str:
+    return (
+        f"{r['right']} of {r['faults']} to their owner, by the log alone {r['right_by_log']}; "
+        f"{r['infrastructure_blamed_on_model']} of the machine's blamed on the model"
+    )
+
+
+def _ablation(work: Path, out: Path) -> list[str]:
+    return ["bench.ablation", "--folder", str(work), "--out", str(out)]
+
+
+def _says_ablation(r: dict[str, Any]) -> str:
+    held, routed = r["with_minus_without"]["held_out"]["difference"], r["routed_buckets_smaller"]
+    return f"held_out {share(held, signed=True)}; routed buckets smaller {routed['smaller']} of {routed['of']}"
+
+
 def _says_triage(r: dict[str, Any]) -> str:
     ours, user = r["ways"]["postloop"], r["ways"]["pandas_json"]
     found = f"{r['rows']:,} rows in {ours['seconds']['median']:.1f} s and {ours['peak_mib']['median']:.0f} MiB"
@@ -337,6 +357,18 @@ PARTS: dict[str, Part] = {
         _pins,
         (*EVERYTHING, "bench/pins.py"),
         _says_pins,
+    ),
+    "planted": Part(
+        "planted faults: is each given to the stage that owns it",
+        _planted,
+        (*DECIDING, "bench/planted*.py", "bench/faults.py"),
+        _says_planted,
+    ),
+    "ablation": Part(
+        "a round fed by failures beside one with as much of everything and nothing routed",
+        _ablation,
+        (*DECIDING, "bench/ablation.py"),
+        _says_ablation,
     ),
     "triage": Part(
         "a million stored failures into buckets, beside pandas on the same records",
