@@ -31,7 +31,7 @@ def trained(site: Site, name: str, tasks: Sequence[Task], until: str = "sft", **
     root = site.folder / name
     if (root / "rounds/0001" / f"{until}.json").is_file():
         return run_to(Workspace.open(root), site.cache, until)
-    spec = {
+    spec: dict[str, Any] = {
         "model": MODEL, "sampling": SAMPLING, "budgets": BUDGETS, "evaluation": {"temperature": 0.6},
         "sft": {"phases": [PHASE], "gate_tasks": 2, "min_parse_rate": 0.0}, **changes,
     }  # fmt: skip
@@ -121,7 +121,7 @@ def forgotten_skill(site: Site) -> Iterator[World]:
 def harness_mismatch(site: Site) -> Iterator[World]:
     """Trained in one protocol, measured in another."""
     tasks = of_repair(site)
-    ctx = trained(site, "normal", tasks)
+    ctx = trained(site, "normal", tasks, budgets={**BUDGETS, "max_turns": 3})
     other = Bundle(builtin("tools"))
     try:
         yield World(
@@ -159,7 +159,7 @@ def diverged_rl(site: Site) -> Iterator[World]:
 
 def wrong_setting(site: Site) -> Iterator[World]:
     """Measured at a temperature at which nothing of the policy is left, where training samples at a low one."""
-    tasks = of_repair(site)
+    tasks = of_repair(site, dev=40)
     ctx = trained(
         site, "wrong_setting", tasks, evaluation={"temperature": 8.0}, sampling={**SAMPLING, "temperature": 0.3}
     )

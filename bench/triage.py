@@ -64,9 +64,10 @@ def _column(field: Any, rows: int, stream: Any) -> Any:
     words = {
         "family": (FAMILIES, None), "status": (("scored", "unscored", "error"), (0.98, 0.01, 0.01)),
         "limit_hit": ((None, "cpu", "wall", "memory"), (0.94, 0.03, 0.02, 0.01)), "stop": (("submitted", "turn_limit"), None),
-        "rescored": ((None, "same", "flips"), None), "replayed": ((None, "same", "drifted", "unstable"), None),
-        "chain": ((None, "parsed call", "decoded string"), None), "sandbox_event": ((None, "killed"), (0.99, 0.01)),
-        "gold_reaches": ((None, "passes", "limit"), None), "lost_at": ((None, "sft", "rl", "never"), None),
+        "rescored": (("same", "flips"), (0.95, 0.05)), "replayed": (("same", "drifted", "unstable"), (0.9, 0.05, 0.05)),
+        "chain": ((None, "tool", "cut", "tokenizer", "model"), (0.8, 0.05, 0.05, 0.05, 0.05)),
+        "sandbox_event": ((None, "killed"), (0.99, 0.01)),
+        "gold_reaches": (("passes", "limit", "parse"), (0.9, 0.05, 0.05)), "lost_at": (("sft", "rl", "never"), (0.1, 0.1, 0.8)),
     }  # fmt: skip
     if field.name in words:
         options, shares = words[field.name]
@@ -91,7 +92,7 @@ def _profile(rows: int) -> Any:
     """Which of PROFILES each row has: the same for every column."""
     import numpy as np
 
-    return np.random.Generator(np.random.Philox(key=[rows, 1])).choice(3, rows, p=(0.2, 0.6, 0.2))
+    return np.random.Generator(np.random.Philox(key=[rows, 1])).choice(3, rows, p=(0.2, 0.4, 0.4))
 
 
 def _unmeasured(name: str, rows: int) -> Any:
@@ -114,6 +115,8 @@ RARE = {
     "parse_errors",
     "noisy",
 }
+RARE |= {"image_drifted", "current_differs", "untrained", "gold_waits"}
+MOSTLY = {"gold_passes", "start_fails", "shown_holds", "rules_agree", "round_trip", "template_same", "in_capabilities"}
 ALWAYS = {name for name, field in Evidence.model_fields.items() if "None" not in str(field.annotation)}
 
 
@@ -121,8 +124,9 @@ def _plain(field: Any, rows: int, stream: Any) -> Any:
     """Flags and numbers; those that an experiment fills are null in a quarter of the rows."""
     import pyarrow as pa
 
-    share = 0.05 if field.name in RARE else 0.35
+    share = 0.05 if field.name in RARE | MOSTLY else 0.35
     hit = stream.random(rows) < share
+    hit = ~hit if field.name in MOSTLY else hit
     values = {
         "bool": lambda: hit,
         "int64": lambda: hit * stream.integers(1, 8, rows),

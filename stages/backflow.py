@@ -64,9 +64,9 @@ def inputs(ctx: Context) -> Inputs:
     }
     if goal.bundles.audit_verifier is not None:
         pins["audit_verifier"] = goal.bundles.audit_verifier
-    pins |= {f"before_{one.stage}": one.weights for one in lineage(ctx, goal)[:-1]}
+    pins |= {f"policy_{one.stage}": one.weights for one in lineage(ctx, goal)[:-1]}
     for place, ref in enumerate(goal.spec.backflow.attribution.harnesses):
-        pins[f"other_harness_{place}"] = Bundle(bundle_folder(ctx, ref)).digest
+        pins[f"harness_other_{place}"] = Bundle(bundle_folder(ctx, ref)).digest
     rolled_out = ctx.record("rl").artifacts.get("attempts")
     if rolled_out is not None:
         pins["past_rl"] = rolled_out.digest  # what material is made from

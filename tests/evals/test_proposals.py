@@ -194,6 +194,6 @@ def test_evaluation_names_the_suites_task_or_the_setting(spec, make_task, make_a
     task = make_task()
     lost = make_attempt(task, 1, status="unscored")
     assert told("unscored", Route.EVALUATION, goal_of(spec), [task], [lost]).subject == f"evaluation of task {task.id}"
-    found = told("setting", Route.EVALUATION, goal_of(spec), [task], [make_attempt(task, 2)])
+    found = told("wrong_setting", Route.EVALUATION, goal_of(spec), [task], [make_attempt(task, 2)])
     assert found.subject == "evaluation.temperature"
     assert "-  temperature: 0.4\n+  temperature: 1" in found.difference

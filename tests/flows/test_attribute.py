@@ -15,7 +15,7 @@ def test_the_members_of_a_bucket_get_an_owner_and_what_it_took(cli: Cli, finishe
     done = cli("attribute", "--bucket", bucket.id, "-w", str(finished.root), "--json")
     assert done.returncode in (0, 1), done.stderr
     found = json.loads(done.stdout)
-    assert {one["evidence"]["trajectory"] for one in found} == set(bucket.members)
+    assert {one["evidence"]["trajectory"] for one in found} >= set(bucket.members)  # of later rounds too
     for one in found:
         assert one["rule"]
         assert one["route"]

@@ -75,7 +75,17 @@ def test_there_are_enough_mutations_and_every_row_is_reached(world: World, every
         }
         missing = set(row) - reached
         if operation == "resume":  # what only some loops have
-            missing -= {"champion", "sft_gate", "barred", "past", "previous", "rescores", "decisions", "in_vain"}
+            missing -= {
+                "champion",
+                "sft_gate",
+                "barred",
+                "past",
+                "previous",
+                "rescores",
+                "decisions",
+                "in_vain",
+                "pairs",
+            }
         assert missing == set(), operation
 
 

@@ -50,7 +50,7 @@ def small_spec() -> str:
     for suite in spec["evaluation"]["suites"]:
         suite["samples"] = 1
     spec["evaluation"].update(k=1, resamples=100)
-    spec["backflow"].update(tasks=4, samples=1)
+    spec["backflow"].update(tasks=4, samples=1, attribution={"sample": 1, "k": 1, "attempts": 3})
     text = StringIO()
     yaml.dump(spec, text)
     return text.getvalue()
