@@ -424,6 +424,7 @@ def near_duplicate(site: Site) -> Iterator[World]:
                 "id": task.id.replace("repair/", "repair/copy_"), "origin": f"copy_{task.origin}", "split": Split.TRAIN,
                 "files": {path: f"# copied\n{text}" for path, text in task.files.items()},
                 "gold": {path: f"# copied\n{text}" for path, text in task.gold.items()},
+                "hidden": task.hidden[1:], "visible": [*task.visible, task.hidden[0]],
             }
         )
         for task in pool
