@@ -57,7 +57,7 @@ def _show(found: Sequence[Any]) -> None:
             (e.rung.value, e.name, e.impossible or e.said, e.attempts or "", e.executions or "")
             for e in one.experiments
         ]
-        title = f"{one.trajectory}: {one.evidence.task_id}"
+        title = f"{one.trajectory}, round {one.round}: {one.evidence.task_id}"
         if rows:
             show_table(title, ("rung", "experiment", "found", "attempts", "executions"), rows)
         else:

@@ -122,6 +122,9 @@ class Attribution(Frozen):
     )
     experiments: list[Experiment] = Field(default_factory=list)
     first_bad_turn: int | None = None
+    round: int | None = Field(
+        default=None, description="whose pins it was looked at under; None: the round that keeps it"
+    )
     overridden_by: str | None = Field(
         default=None, description="id of the decision of the person who routed it otherwise"
     )

@@ -20,7 +20,9 @@ from pathlib import Path
 from environments.bundles import Bundle
 from evals.contamination import near_copies
 from evals.evidence import collect
+from evals.panel import Panel
 from evals.rules import complete, decide, holding, open_questions
+from evals.verify import Verifier
 from schemas.attribution import FILLS, RUNGS, Attribution, Cost, Experiment, ExperimentName, Rung
 from schemas.bucket import Evidence, Rule
 from schemas.errors import InfrastructureError, InputError
@@ -184,8 +186,28 @@ def open_lab(
             bench=bench, tasks={task.digest(): task for task in tasks}, setting=setting,
             training=bench.setting(), spec=goal.spec.backflow.attribution,
             policy=line[at] if at >= 0 else None, before=line[:at] if at >= 0 else line, passes=passes,
-            others=[b for b in others if b.digest != bench.harness.digest],
+            others=[b for b in others if b.digest != bench.harness.digest], today=_today(ctx, bench, stack),
         )  # fmt: skip
+
+
+def _today(ctx: Context, bench: Equipment, stack: ExitStack) -> Panel | None:
+    """What the names of the spec mean now: the verifiers of today where one is another than the recorded one."""
+    spec, panel = bench.goal.spec, bench.verifier
+
+    def now(recorded: Verifier, ref: str) -> Verifier:
+        bundle = Bundle(bundle_folder(ctx, ref))
+        if bundle.digest == recorded.bundle.digest:
+            return recorded
+        stack.callback(bundle.close)
+        root, engine = bench.runner.root, bench.runner.engine
+        return Verifier(bundle, recorded.environment, root, engine, recorded.limits, recorded.role)
+
+    try:
+        own = {kind: now(panel.own[kind], spec.verifier_of[kind]) for kind in panel.own}
+        today = Panel(now(panel.verifier, spec.verifier), own)
+    except InputError:  # a folder of the workspace that is gone: nothing of today to compare with
+        return None
+    return None if today == panel else today
 
 
 def lineage(ctx: Context, goal: GoalRecord) -> list[Policy]:
@@ -242,7 +264,8 @@ def attribute(
         with open_bench(space, cache, number, "replay", where, fan_out, stages=stages) as opened:
             opened.context.progress = progress
             for (table, policy), own in _together(mine).items():
-                found += _attributed(opened, table, policy, own)
+                answers = _attributed(opened, table, policy, own)
+                found += [answer.model_copy(update={"round": number}) for answer in answers]
     return found
 
 
