@@ -108,6 +108,7 @@ class World:
     setting: Callable[[Equipment], Setting] | None = None
     only: Callable[[Sequence[Attempt]], set[str]] | None = None  # tasks, or attempts, in which the fault shows
     passes: bool = False  # the attempts that show the fault are passes
+    most: int = 64  # tasks that are attempted
     policy: Any = field(default=None)
 
     @property
@@ -242,7 +243,9 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
     tasks = load_tasks(ctx)
     with equip(ctx, goal) as whole, ExitStack() as stack:
         bench = world.bench(whole) if world.bench else whole
-        attempts = _attempts(world, bench, [task for task in tasks if task.split is world.split], stack)
+        names = {task.id for task in world.tasks}
+        tried = [task for task in tasks if task.split is world.split and task.id in names][: world.most]
+        attempts = _attempts(world, bench, tried, stack)
         evidence = collect(
             attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
             skills=skills_of(goal, tasks),

@@ -5,6 +5,7 @@ A checkpoint is trained once and kept in its workspace; a second call goes on fr
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,9 +22,9 @@ from stages.equipment import Equipment, equip
 from stages.rollout import Setting
 from stages.workspace import Workspace
 
-PHASE = {"name": "cold_start", "steps": 36, "batch_size": 8, "learning_rate": 0.0005, "max_length": 1024}
+PHASE = {"name": "cold_start", "steps": 20, "batch_size": 8, "learning_rate": 0.001, "max_length": 1024}
 SAMPLING = {"engine": "transformers", "temperature": 0.6, "max_tokens": 96, "batch": 64}
-BUDGETS = {"max_turns": 1, "max_tool_calls": 4, "max_context_tokens": 1024}
+BUDGETS = {"max_turns": 2, "max_tool_calls": 4, "max_context_tokens": 1024}
 
 
 def trained(site: Site, name: str, tasks: Sequence[Task], until: str = "sft", **changes: Any) -> Context:
@@ -73,7 +74,7 @@ def protocol_never_shown(site: Site) -> Iterator[World]:
 def wrong_rate(site: Site) -> Iterator[World]:
     """A learning rate a thousand times too high."""
     tasks = of_repair(site)
-    ctx = trained(site, "wrong_rate", tasks, sft=_sft(learning_rate=0.5))
+    ctx = trained(site, "wrong_rate", tasks, sft=_sft(learning_rate=0.5, steps=6))
     yield World(ctx, tasks, samples=2)
 
 
@@ -109,7 +110,7 @@ def forgotten_skill(site: Site) -> Iterator[World]:
 
     kept = [task for task in kept if side_of(task.origin) == site.side]
     tasks = [*repairs(site, 12, 4), *kept]
-    ctx = trained(site, "forgotten_skill", tasks, sft=_sft(learning_rate=0.004, steps=60))
+    ctx = trained(site, "forgotten_skill", tasks, sft=_sft(learning_rate=0.006, steps=24))
     goal = ctx.record("goal")
     from stages.checkpoints import fetch_base
 
@@ -118,15 +119,31 @@ def forgotten_skill(site: Site) -> Iterator[World]:
     yield World(ctx, tasks, split=Split.RETENTION, only=lambda found: able - solved(found, 1))
 
 
+def normal(site: Site) -> tuple[Context, list[Task]]:
+    """The checkpoint that nothing is wrong with, one for all kinds that need it. What its RL would do is in its spec."""
+    shared = replace(site, folder=site.folder.parent)
+    tasks = of_repair(site, dev=40)
+    headroom = {
+        "tasks": 2,
+        "samples": 2,
+        "min_parse_rate": 0.0,
+        "min_pass_at_k": 0.0,
+        "max_pass_at_1": 1.0,
+        "min_mixed": 0.0,
+    }
+    phase = {"method": "dpo", "name": "prefer", "steps": 4, "groups": 16, "group_size": 4, "learning_rate": 0.2}
+    rl = {"skills": ["repair"], "headroom": headroom, "phases": [phase]}
+    return trained(shared, "normal", tasks, rl=rl), tasks
+
+
 def harness_mismatch(site: Site) -> Iterator[World]:
     """Trained in one protocol, measured in another."""
-    tasks = of_repair(site)
-    ctx = trained(site, "normal", tasks, budgets={**BUDGETS, "max_turns": 3})
+    ctx, tasks = normal(site)
     other = Bundle(builtin("tools"))
     try:
         yield World(
             ctx, tasks, samples=2, bench=lambda bench: replace(bench, harness=other, harness_of={}),
-            only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1),
+            only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1), most=8,
         )  # fmt: skip
     finally:
         other.close()
@@ -141,32 +158,28 @@ def _sft(**changes: Any) -> dict[str, Any]:
 
 def diverged_rl(site: Site) -> Iterator[World]:
     """RL at a rate that wrecks a checkpoint which solved some of the tasks."""
-    tasks = of_repair(site)
-    headroom = {
-        "tasks": 2,
-        "samples": 2,
-        "min_parse_rate": 0.0,
-        "min_pass_at_k": 0.0,
-        "max_pass_at_1": 1.0,
-        "min_mixed": 0.0,
-    }
-    phase = {"method": "dpo", "name": "prefer", "steps": 4, "groups": 16, "group_size": 4, "learning_rate": 0.2}
-    ctx = trained(
-        site, "diverged_rl", tasks, until="rl", rl={"skills": ["repair"], "headroom": headroom, "phases": [phase]}
-    )
-    yield World(ctx, tasks, samples=4, only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1))
+    before, tasks = normal(site)
+    root = site.folder / "diverged_rl"
+    if not root.is_dir():
+        shutil.copytree(before.workspace.root, root, symlinks=True, ignore=shutil.ignore_patterns(".postloop"))
+    ctx = run_to(Workspace.open(root), site.cache, "rl")
+    yield World(ctx, tasks, only=lambda found: {a.trajectory.task_id for a in found} - solved(found, 1), most=10)
 
 
 def wrong_setting(site: Site) -> Iterator[World]:
-    """Measured at a temperature at which nothing of the policy is left, where training samples at a low one."""
-    tasks = of_repair(site, dev=40)
-    ctx = trained(
-        site, "wrong_setting", tasks, evaluation={"temperature": 8.0}, sampling={**SAMPLING, "temperature": 0.3}
-    )
-    goal = ctx.record("goal")
+    """Measured at a temperature at which nothing of the policy is left, where training samples at a lower one."""
     from stages.attribute import lineage
+
+    ctx, tasks = normal(site)
+    goal = ctx.record("goal")
+
+    def hot(bench: Equipment) -> Setting:
+        setting = bench.setting()
+        return replace(setting, sampling=setting.sampling.model_copy(update={"temperature": 8.0}))
 
     dev = [task for task in tasks if task.split is Split.DEV]
     with equip(ctx, goal) as bench:
         able = can(ctx, dev, lineage(ctx, goal)[-1].folder(), bench, bench.setting())
-    yield World(ctx, tasks, only=lambda found: able - solved(found, 1))
+    yield World(
+        ctx, [task for task in tasks if task.id in able], setting=hot, only=lambda found: able - solved(found, 1)
+    )
