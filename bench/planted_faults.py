@@ -425,8 +425,8 @@ def near_duplicate(site: Site) -> Iterator[World]:
         task.model_copy(
             update={
                 "id": task.id.replace("repair/", "repair/copy_"), "origin": f"copy_{task.origin}", "split": Split.TRAIN,
-                "files": {path: f"# copied\n{text}" for path, text in task.files.items()},
-                "gold": {path: f"# copied\n{text}" for path, text in task.gold.items()},
+                "files": {path: _marked(text) for path, text in task.files.items()},
+                "gold": {path: _marked(text) for path, text in task.gold.items()},
                 "hidden": task.hidden[1:], "visible": [*task.visible, task.hidden[0]],
             }
         )
@@ -438,6 +438,12 @@ def near_duplicate(site: Site) -> Iterator[World]:
         data={"contamination_share": 1.0, "contamination_ngram": 40},
     )  # fmt: skip
     yield World(ctx, pool, samples=2, passes=True)
+
+
+def _marked(text: str) -> str:
+    """With a comment behind the first line of the function: long n-grams of the two texts differ, short ones do not."""
+    head, _, rest = text.partition(":\n")
+    return f"{head}:\n    # copied\n{rest}"
 
 
 def drifted_image(site: Site) -> Iterator[World]:
@@ -660,14 +666,14 @@ def killed_harness(site: Site) -> Iterator[World]:
 
 def dead_server(site: Site) -> Iterator[World]:
     """The server of the policy dies in the first batch and is back for the last."""
-    tasks = repairs(site, 4, 7)
+    tasks = repairs(site, 4, 12)
     base = scripted_base(site)
 
     def write(prompt: str, number: int) -> str:
         return "```python\nNothing = 1\n```"
 
     server = Server(lambda: [base], Tokenization(base), write)
-    ctx = made(site, "dead_server", tasks, sampling={"batch": 7})
+    ctx = made(site, "dead_server", tasks, sampling={"batch": 12})
 
     try:
         yield World(ctx, tasks, samples=2, bench=lambda bench: _over_server(bench, server), only=_lost)
