@@ -427,7 +427,7 @@ def near_duplicate(site: Site) -> Iterator[World]:
                 "id": task.id.replace("repair/", "repair/copy_"), "origin": f"copy_{task.origin}", "split": Split.TRAIN,
                 "files": {path: _marked(text) for path, text in task.files.items()},
                 "gold": {path: _marked(text) for path, text in task.gold.items()},
-                "hidden": task.hidden[1:], "visible": [*task.visible, task.hidden[0]],
+                "hidden": task.hidden[1:],
             }
         )
         for task in pool
