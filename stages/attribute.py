@@ -58,8 +58,9 @@ def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rule
     for place, name in enumerate(order):
         asking = [case for case in cases if name in _open(lab, case.evidence, rules)]
         if name in SAMPLES:
-            asking = _sampled(lab, asking, rules, chosen)
-            asking = _within(lab, name, asking, left)
+            costly = [case for case in asking if attempts_needed(lab, name, [case])]
+            free = [case for case in asking if not attempts_needed(lab, name, [case])]  # only said to be impossible
+            asking = free + _within(lab, name, _sampled(lab, costly, rules, chosen), left)
         if not asking or (lab.spec.cpu_s is not None and _cpu_s() - began_s > lab.spec.cpu_s):
             continue
         lab.bench.context.progress(f"attribution: {name}", place, len(order))

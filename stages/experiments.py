@@ -686,8 +686,12 @@ EXPERIMENTS: Mapping[ExperimentName, Run] = {
 
 def attempts_needed(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> int:
     """Attempts of a policy that an experiment would take; 0 for those that ask none."""
+    if lab.policy is None:
+        return 0
     tasks, k = len(by_task(cases)), lab.spec.k
-    per_task = {"hint": k, "harness": k * len(lab.others), "setting": k if lab.setting != lab.training else 0}
+    per_task = {"harness": k * len(lab.others), "setting": k if lab.setting != lab.training else 0}
+    if name == "hint":
+        return k * sum(hint_of(lab.tasks[digest]) is not None for digest in by_task(cases))
     if name == "again":
         return sum(max(1, k - group[0].evidence.task_attempts) for group in by_task(cases).values())
     if name == "prefix":
