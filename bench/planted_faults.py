@@ -197,6 +197,7 @@ def scripted_spec(tasks: Sequence[Task], **changes: Any) -> dict[str, Any]:
     spec["sampling"] = {"engine": "scripted:seldom@0", "temperature": 1.0, "max_tokens": 4096}
     suites = [{"name": name, "split": name, "samples": 1} for name in ("held_out", "retention")]
     spec["evaluation"] |= {"temperature": 1.0, "suites": suites, "k": 1}
+    spec["backflow"].pop("attribution")  # what a round spends by default
     spec["rl"]["skills"] = sorted({task.skill for task in tasks if task.split is Split.TRAIN})
     spec["rl"]["phases"] = [{"method": "dpo", "name": "prefer", "steps": 1, "groups": 1, "group_size": 2}]
     spec["capabilities"] = [{"name": skill, "skill": skill, "description": "planted"} for skill in skills]
