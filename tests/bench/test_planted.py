@@ -10,7 +10,7 @@ from bench import planted
 from bench.planted_faults import Site, side_of
 from environments.sources.library import functions
 
-SAMPLE = ("reward_conflict", "noisy_tool", "wrong_suite", "killed_harness")
+SAMPLE = ("noisy_tool", "wrong_suite", "killed_harness")
 
 
 @pytest.mark.parametrize("kind", SAMPLE)
