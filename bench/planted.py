@@ -59,6 +59,21 @@ KINDS: Mapping[str, tuple[Route, int, Kind]] = {
     "killed_harness": (Route.INFRASTRUCTURE, 5, faults.killed_harness),
     "slow_machine": (Route.INFRASTRUCTURE, 5, faults.slow_machine),
 }
+# What the fault is called; a stage may be named for another reason than what was planted.
+CAUSES: Mapping[str, frozenset[str]] = {
+    kind: frozenset(names.split())
+    for kind, names in {
+        "verifier_too_lax": "verifier_hole", "verifier_too_strict": "verifier_too_strict",
+        "reward_conflict": "reward_conflict", "wrong_statement": "wrong_statement", "missing_family": "coverage",
+        "near_duplicate": "contamination", "drifted_image": "drift", "flaky_test": "unstable", "noisy_tool": "unstable",
+        "protocol_never_shown": "protocol never_stops tool_misuse", "wrong_rate": "protocol never_stops forgetting",
+        "untrained": "untrained", "broken_template": "template", "forgotten_skill": "forgetting",
+        "harness_mismatch": "protocol never_stops tool_misuse harness_overfit", "rare_success": "rare_success",
+        "knows_the_visible": "overfit_visible", "diverged_rl": "lost_in_rl", "wrong_suite": "wrong_suite",
+        "no_room": "no_room", "wrong_setting": "wrong_setting", "killed_sandbox": "infrastructure",
+        "dead_server": "infrastructure", "killed_harness": "infrastructure", "slow_machine": "machine_load",
+    }.items()
+}  # fmt: skip
 ROUTES = [route for route in Route if route is not Route.UNDETERMINED]
 SEEDS = {"rules": 100, "sealed": 7000}
 
@@ -101,9 +116,10 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     for one in rows:
         for rung, cost in one["cost"].items():
             rungs.setdefault(rung, Counter()).update(cost)
+    named = {by: sum(row[by] in CAUSES[row["kind"]] for row in rows) for by in ("cause", "log_cause")}
     enough = len(rows) >= 120 and all(shown[route.value] >= 20 for route in ROUTES)
     return {
-        "faults": len(rows), "right": right, "right_by_log": by_log, "share": round(right / max(1, len(rows)), 4),
+        "named": named["cause"], "named_by_log": named["log_cause"], "faults": len(rows), "right": right, "right_by_log": by_log, "share": round(right / max(1, len(rows)), 4),
         "share_by_log": round(by_log / max(1, len(rows)), 4), "infrastructure_blamed_on_model": blamed,
         "infrastructure_blamed_by_log": sum(
             row["owner"] == "infrastructure" and row["log_route"] in ("sft", "rl") for row in rows
@@ -115,6 +131,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "faults": sum(row["kind"] == kind for row in rows),
                 "right": sum(row["kind"] == kind and row["route"] == row["owner"] for row in rows),
                 "right_by_log": sum(row["kind"] == kind and row["log_route"] == row["owner"] for row in rows),
+                "named": sum(row["kind"] == kind and row["cause"] in CAUSES[kind] for row in rows),
+                "named_by_log": sum(row["kind"] == kind and row["log_cause"] in CAUSES[kind] for row in rows),
                 "seconds_each": next((row["seconds"] for row in rows if row["kind"] == kind), None),
             }
             for kind in KINDS

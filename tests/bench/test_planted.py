@@ -31,7 +31,16 @@ def test_the_two_sides_share_no_base_function() -> None:
 
 
 def test_undetermined_is_wrong_and_too_few_do_not_hold() -> None:
-    row = {"kind": "rare_success", "owner": "rl", "route": "rl", "log_route": "data", "cost": {}, "seconds": 1.0}
+    row = {
+        "kind": "rare_success",
+        "owner": "rl",
+        "route": "rl",
+        "log_route": "data",
+        "cause": "rare_success",
+        "log_cause": "coverage",
+        "cost": {},
+        "seconds": 1.0,
+    }
     assert planted.summary([row] * 130)["holds"] is False  # not 20 of each route
     every = [{**row, "owner": r.value, "route": r.value} for r in planted.ROUTES for _ in range(20)]
     assert planted.summary(every)["holds"] is True
