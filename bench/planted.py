@@ -119,7 +119,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     named = {by: sum(row[by] in CAUSES[row["kind"]] for row in rows) for by in ("cause", "log_cause")}
     enough = len(rows) >= 120 and all(shown[route.value] >= 20 for route in ROUTES)
     return {
-        "named": named["cause"], "named_by_log": named["log_cause"], "faults": len(rows), "right": right, "right_by_log": by_log, "share": round(right / max(1, len(rows)), 4),
+        "named": named["cause"], "named_by_log": named["log_cause"],
+        "faults": len(rows), "right": right, "right_by_log": by_log, "share": round(right / max(1, len(rows)), 4),
         "share_by_log": round(by_log / max(1, len(rows)), 4), "infrastructure_blamed_on_model": blamed,
         "infrastructure_blamed_by_log": sum(
             row["owner"] == "infrastructure" and row["log_route"] in ("sft", "rl") for row in rows
