@@ -17,7 +17,7 @@ from flows.settings import collect_rarely
 collect_rarely()
 
 _READERS = (
-    "attribute", "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay", "rescore",
+    "attribute_command", "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay", "rescore",
     "schedule", "trajectories",
 )  # fmt: skip
 FINISHED = {f"tests/flows/test_{name}.py" for name in _READERS}
