@@ -99,7 +99,8 @@ def broken_template(site: Site) -> Iterator[World]:
 
     tasks = of_repair(site)
     with patch.object(sft, "train_sft", breaking):
-        ctx = trained(site, "broken_template", tasks)
+        # One turn: a template that changes earlier turns is refused by the rollout itself.
+        ctx = trained(site, "broken_template", tasks, budgets={**BUDGETS, "max_turns": 1})
     yield World(ctx, tasks, samples=2)
 
 
