@@ -15,17 +15,19 @@ from schemas.record import STAGES
 def test_a_round_killed_at_random_moments_ends_with_the_records_of_an_undisturbed_one(
     finished: Finished, environment: dict[str, str], tmp_path: Path
 ) -> None:
-    """Up to two kills in a row; twenty trials, of one and of two: python -m bench.kill."""
+    """Two kills in a row, early enough that the round is open at both, however slow the shared loop was made. Twenty
+    trials, of one and of two: python -m bench.kill."""
     out = tmp_path / "kill.json"
+    seconds = min(0.4 * finished.seconds, 15.0)
     done = subprocess.run(
         [sys.executable, "-m", "bench.kill", "--times", "1", "--out", str(out), "--folder", str(tmp_path / "trials"),
-         "--spec", str(finished.root / "goal.yaml"), "--like", str(finished.root), "--seconds", str(0.4 * finished.seconds)],
+         "--spec", str(finished.root / "goal.yaml"), "--like", str(finished.root), "--seconds", str(seconds)],
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     told = json.loads(out.read_text())
     assert (told["times"], told["equal"], told["ok"]) == (1, 1, True)
-    assert told["kills"] >= 1  # on a busy machine the round may have ended before the second moment
+    assert told["kills"] == 2
     assert set(told["expected"]) == set(STAGES)
     assert all(digests == told["expected"] for digests in told["digests"])
     assert all(min(map(len, one["records_at_kill"])) < 6 for one in told["trials"]), "each caught an open round"
