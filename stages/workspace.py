@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -51,6 +52,7 @@ RECORDS: dict[StageName, type[Record]] = {
 IMPORTS = "trajectories"  # a record for each import of foreign trajectories
 DECISIONS = "decisions"  # what people decided: stages/decisions.py reads and appends them
 _RECORDED = ("rounds", "rescores", IMPORTS)  # folders of records
+LOCK_PATIENCE_S = 2.0  # a process that was being started when its parent was killed holds the lock until its exec
 _STORE = (*_RECORDED, "artifacts", "datasets", "reports")
 # By the shape of a name, and folders only: DVC reads `/artifacts/*/*` as ignoring artifacts/data/ itself, and then a
 # person's own `dvc checkout` or `dvc push` silently finds no pointer.
@@ -142,6 +144,7 @@ class Workspace:
 
     def _acquire(self) -> None:
         path = self.scratch / "lock"
+        until = time.monotonic() + LOCK_PATIENCE_S
         while True:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -149,6 +152,9 @@ class Workspace:
             except BlockingIOError:
                 holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
                 os.close(descriptor)
+                if time.monotonic() < until:
+                    time.sleep(0.05)
+                    continue
                 raise InputError(
                     f"workspace {self.root}: process {holder} is running in it; wait until it ends, or stop it"
                 ) from None

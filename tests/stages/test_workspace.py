@@ -336,6 +336,20 @@ def test_kill_at_every_third_flush_or_rename_leaves_old_or_new(space: Workspace)
     assert space.verify() == []
 
 
+def test_lock_held_for_a_moment_by_what_a_killed_run_was_starting(space: Workspace) -> None:
+    """Between fork and exec a child has its parent's open files, also when the parent is no more."""
+    child_id = os.fork()
+    if not child_id:
+        with space.lock():
+            if not os.fork():
+                time.sleep(0.5)
+                os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert ended(child_id) == -signal.SIGKILL
+    with space.lock():
+        assert space.locked
+
+
 def go_on(space: Workspace, number: int) -> None:
     """What the next start does after a kill: it ends with the same record as an undisturbed run."""
     with space.lock():
