@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import random
@@ -340,11 +341,12 @@ def test_lock_held_for_a_moment_by_what_a_killed_run_was_starting(space: Workspa
     """Between fork and exec a child has its parent's open files, also when the parent is no more."""
     child_id = os.fork()
     if not child_id:
-        with space.lock():
-            if not os.fork():
-                time.sleep(0.5)
-                os._exit(0)
-            os.kill(os.getpid(), signal.SIGKILL)
+        descriptor = os.open(space.scratch / "lock", os.O_RDWR | os.O_CREAT)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if not os.fork():
+            time.sleep(0.5)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
     assert ended(child_id) == -signal.SIGKILL
     with space.lock():
         assert space.locked
