@@ -11,9 +11,9 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from evals.metrics import pass_at_k
+from evals.metrics import pass_at_k, pass_at_k_interval
 from schemas.bucket import Evidence
 from schemas.errors import InputError
 from schemas.task import Split, Task
@@ -135,9 +135,7 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         unchanged=conduct.unchanged,
         visible_passed=_visible_passed(trajectory),
         touched=sorted(path for path, text in trajectory.outcome.items() if task.files.get(path) != text),
-        task_passes=c,
-        task_attempts=n,
-        pass_at_k=pass_at_k(n, c, n) if n else None,
+        **tally(n, c),
         family_parse_rate=context.parse_rate(trajectory.family),
         family_pass=context.family_pass(trajectory.family),
         trained_origins=origins,
@@ -155,6 +153,13 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         sandbox_event=_event(trajectory.reason or verdict.reason) if _status(attempt) == "error" else None,
         noisy=sum(bool(turn.tool_error and _NOISE.search(turn.tool_error)) for turn in trajectory.turns),
     )
+
+
+def tally(n: int, c: int) -> dict[str, Any]:
+    """What `c` passes of `n` attempts at a task say, as fields of the evidence."""
+    low, high = pass_at_k_interval(n, c, max(n, 1)) or (None, None)
+    known = {"task_passes": c, "task_attempts": n, "pass_at_k": pass_at_k(n, c, n) if n else None}
+    return {**known, "pass_at_k_low": low, "pass_at_k_high": high}
 
 
 _NOISE = re.compile(r"timed? ?out|unavailable|connection|try again|temporar|lost|refused", re.IGNORECASE)

@@ -39,6 +39,18 @@ def pass_at_k(n: int, c: int, k: int) -> float | None:
     return None if n < k else 1.0 - math.comb(n - c, k) / math.comb(n, k)
 
 
+def pass_at_k_interval(n: int, c: int, k: int, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Of one task, that one of `k` attempts passes, from `c` passes of `n`: exact binomial bounds of the share, as 1 - (1 - p)^k.
+
+    None without an attempt. With 0 of 4 the upper bound at k = 4 is 0.97: four failures say little.
+    """
+    _check_counts(n, c, k)
+    if not n:
+        return None
+    low, high = _clopper_pearson(c / n, n, confidence)
+    return _round(1.0 - (1.0 - low) ** k), _round(1.0 - (1.0 - high) ** k)
+
+
 def pass_hat_k(n: int, c: int, k: int) -> float | None:
     """Chance that all of k attempts pass (consistency), unbiased from c of n: C(c, k) / C(n, k). None when n < k."""
     _check_counts(n, c, k)

@@ -39,6 +39,8 @@ NUMBERS = frozenset(
         "task_passes",
         "task_attempts",
         "pass_at_k",
+        "pass_at_k_low",
+        "pass_at_k_high",
         "family_parse_rate",
         "family_pass",
         "trained_origins",

@@ -45,6 +45,10 @@ class Evidence(Frozen):
     task_passes: int = Field(ge=0, description="passes of the same task and policy")
     task_attempts: int = Field(ge=0, description="scored attempts of the same task and policy")
     pass_at_k: float | None = Field(description="unbiased estimate for this task at k = task_attempts")
+    pass_at_k_low: float | None = Field(
+        default=None, ge=0, le=1, description="its exact 95% bounds, for this task alone"
+    )
+    pass_at_k_high: float | None = Field(default=None, ge=0, le=1)
     family_parse_rate: float | None = Field(description="share of turns of the family that parsed")
     family_pass: float | None = Field(description="share of tasks of the family with at least one pass")
     trained_origins: int = Field(ge=0, description="training origins of this family")

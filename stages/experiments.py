@@ -20,6 +20,7 @@ from environments.bundles import Bundle
 from environments.image import layer_digest
 from environments.restored import restore_image
 from evals.chain import broken_link, round_trips
+from evals.evidence import tally
 from evals.panel import Judge
 from evals.rewards import price
 from evals.shown import answer_agrees, shown_task
@@ -501,8 +502,7 @@ def again(lab: Lab, cases: Sequence[Case]) -> None:
     for digest, group in groups.items():
         before, now = group[0].evidence, tried[digest]
         n, c = before.task_attempts + now.of, before.task_passes + now.passes
-        found = {"task_attempts": n, "task_passes": c, "pass_at_k": None if not n else float(c > 0)}
-        _share(group, "again", f"{now.passes} of {now.of} more attempts pass", found, **now.cost())
+        _share(group, "again", f"{now.passes} of {now.of} more attempts pass", tally(n, c), **now.cost())
     return None
 
 

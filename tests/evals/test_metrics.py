@@ -13,6 +13,7 @@ from evals.metrics import (
     mixed_share,
     paired,
     pass_at_k,
+    pass_at_k_interval,
     pass_hat_k,
     pass_shares,
     ratio,
@@ -34,6 +35,15 @@ def test_pass_at_k_and_pass_hat_k_are_what_enumeration_of_all_subsets_gives():
 def test_fewer_attempts_than_k_say_nothing():
     assert pass_at_k(3, 3, 4) is None
     assert pass_hat_k(3, 0, 4) is None
+
+
+def test_exact_bounds_of_pass_at_k_for_one_task():
+    assert pass_at_k_interval(0, 0, 1) is None
+    assert pass_at_k_interval(4, 0, 1) == (0.0, pytest.approx(0.6024, abs=1e-4))  # 1 - 0.025 ** (1 / 4)
+    assert pass_at_k_interval(4, 0, 4) == (0.0, pytest.approx(1 - 0.3976**4, abs=1e-3))
+    assert pass_at_k_interval(4, 4, 1) == (pytest.approx(0.3976, abs=1e-4), 1.0)
+    low, high = pass_at_k_interval(8, 4, 2)
+    assert low < 0.75 < high  # 1 - 0.5 ** 2
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(3, 4, 1), (3, -1, 1), (3, 1, 0)])

@@ -259,6 +259,7 @@ def test_evidence_is_of_failures_contested_passes_and_lost_attempts(make_task, m
     wrong = found[ids[1]]
     assert (wrong.parse_errors, wrong.turns, wrong.visible_passed) == (1, 2, True)
     assert (wrong.task_passes, wrong.task_attempts, wrong.pass_at_k) == (2, 3, 1.0)
+    assert 0.0 < wrong.pass_at_k_low < 0.3 < 0.99 < wrong.pass_at_k_high <= 1.0
     assert (wrong.failed_checks, wrong.touched, wrong.trained_origins) == (1, ["solution.py"], 12)
     assert (wrong.family_pass, wrong.family_parse_rate) == (1.0, pytest.approx(5 / 6))
     rules = [decide(found[i], RULES).id for i in ids[1:]]
