@@ -5,11 +5,12 @@
 The verifier checks only the new tests (cases that fail on the start tree), so an attempt that gives up the old ones earns
 a reward. A round of the default is trained and measured under it, DPO pairs behind GRPO, and a second round takes its
 demonstrations from the first one's rollouts. Then the verifier is upgraded: `postloop rescore`, `plan`, `run --next`.
+In a copy of the workspace somebody notices before the first round is measured: after its RL it is rescored, given up and rebuilt.
 
 Holds when the flips, and the demonstrations, pairs, group members and checkpoints that used them, are exactly those that
 are found another way (every recorded outcome judged on its own by the upgraded verifier, every table of edges read as it
-is); when the rebuilt round uses none of them; and when the cause `verifier_hole`, which dev attempts of round 1 had on one half or
-the other, is gone: a bucket of that name is made where the half that chooses has it.
+is); when the rebuilt rounds use none of them, and the copy's repeats just those stages, each as `plan` had said, none of whose
+attempts flipped; and when round 1 has a bucket `verifier_hole` and the rebuilt one has none.
 A real model finds the hole by itself: nothing else is planted. The folder is kept: a second call goes on.
 """
 
@@ -22,6 +23,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from evals.rewards import price
 from evals.verify import Verifier
 from schemas.errors import EXIT_DONE, EXIT_INFRASTRUCTURE, EXIT_NO, InfrastructureError, PostloopError
 from schemas.goal import GoalRecord
-from schemas.record import STAGES
+from schemas.record import STAGES, StageName
 from stages.attempts import read_attempts, read_edges
 from stages.context import Context, threads
 from stages.equipment import equip
@@ -45,10 +47,12 @@ KNOWN, PLANTED = (
     'return verdict(checks, [*state["violations"], *found], limit)',
     'return verdict([c for c in checks if c["role"] == "f2p"], [*state["violations"], *found], limit)',
 )
-# The default with fewer tasks to measure on, and pairs beside groups.
+# The default with fewer tasks to measure on, more to look for buckets on, and pairs beside groups.
 EDITS = (
     (r"(?m)^verifier: cases$", f"verifier: {HOLE}"),
     (r"held_out: 40", "held_out: 24"),
+    (r"train: 200, dev: 80", "train: 200, dev: 160"),
+    (r"(?m)^  tasks: 84 ", "  tasks: 200 "),
     (r"held_out: 20", "held_out: 4"),
     (r"retention: 48", "retention: 16"),
     (r"name: held_out, split: held_out, samples: 4", "name: held_out, split: held_out, samples: 2"),
@@ -56,6 +60,7 @@ EDITS = (
     (r"(?m)^(    - \{method: grpo.*)$", r"\1\n    - {method: dpo, name: prefer, steps: 4, groups: 24, group_size: 4}"),
     (r"(?m)^  skills: \[repair, lookup\]$", "  skills: [repair]"),
 )
+TRAINED: tuple[StageName, ...] = ("data", "sft", "rl")
 USES = {"sft_row": "demonstration", "preference_pair": "preference_pair", "group_member": "group_member"}
 
 
@@ -97,6 +102,7 @@ def answered(*arguments: str) -> dict[str, Any]:
 def truth(space: Workspace, rounds: list[int]) -> dict[str, Any]:
     """Flips and uses without the code that is measured: each outcome judged alone, each table read as it is."""
     flips: set[tuple[str, str]] = set()
+    flipped: set[tuple[int, str]] = set()
     uses: Counter[tuple[str, str, str | None]] = Counter()
     attempts = 0
     for number in rounds:
@@ -104,12 +110,17 @@ def truth(space: Workspace, rounds: list[int]) -> dict[str, Any]:
         assert isinstance(goal, GoalRecord)
         ctx = Context(space, number, goal.spec, cache_folder(), operation="rescore")
         tasks = {task.digest(): task for task in load_tasks(ctx)}
-        records = [space.read(number, stage) for stage in STAGES]
-        folders = sorted({space.root / ref.path for record in records if record for ref in record.artifacts.values()})
+        records = {stage: space.read(number, stage) for stage in STAGES}
+        tables = {
+            path: stage
+            for stage, record in records.items()
+            for ref in (record.artifacts.values() if record else ())
+            for path in sorted((space.root / ref.path).glob("*.parquet"))
+        }
         with equip(ctx, goal) as bench:
             runner = bench.runner
             verifier = Verifier(Bundle(builtin("cases")), runner.environment, runner.root, runner.engine, runner.limits)
-            for path in (path for folder in folders for path in sorted(folder.glob("*.parquet"))):
+            for path, stage in tables.items():
                 if path.name == "edges.parquet":
                     continue
                 rows = [row for row in read_attempts(path) if row.trajectory.status == "done"]
@@ -119,6 +130,7 @@ def truth(space: Workspace, rounds: list[int]) -> dict[str, Any]:
                     now = price(row.trajectory.id, verdict, row.trajectory.conduct, goal.spec.rewards)
                     if (verdict.passed, now.value) != (row.verdict.passed, row.reward.value):
                         flips.add((row.trajectory.id, row.reward.digest()))
+                        flipped.add((number, stage))
             verifier.bundle.close()
     weights = []
     for number in rounds:
@@ -135,7 +147,7 @@ def truth(space: Workspace, rounds: list[int]) -> dict[str, Any]:
         for made_by, stale in ((sft, taught["data"]), (rl, taught["data"] + taught["rl"])):
             if made_by is not None and stale and getattr(made_by, "checkpoint", None):
                 weights.append(made_by.checkpoint.weights)  # type: ignore[attr-defined]
-    return {"attempts": attempts, "flips": flips, "uses": uses, "weights": sorted(weights)}
+    return {"attempts": attempts, "flips": flips, "flipped": flipped, "uses": uses, "weights": sorted(weights)}
 
 
 def buckets(space: Workspace, number: int) -> dict[str, int]:
@@ -156,8 +168,12 @@ def contested(space: Workspace, number: int) -> int:
 def measure(folder: Path, seed: int) -> dict[str, Any]:
     space, log = made(folder, seed), folder / "workspace.log"
     where = ("-w", str(space.root))
+    if not space.has(1, "rl"):
+        say("round 1 under the hole, up to RL")
+        timed(postloop("run", "--next", "--until", "rl", *where), log)
+    early = caught(folder)
     if complete_rounds(space) < 1:
-        say("round 1 under the hole")
+        say("round 1 under the hole, measured")
         timed(postloop("run", "--rounds", "1", *where), log)
     if not space.has(2, "data"):
         say("demonstrations of round 2 from the rollouts of round 1")
@@ -189,31 +205,75 @@ def measure(folder: Path, seed: int) -> dict[str, Any]:
         "unproven_tasks": len(told["proofs"]),
         "plan": {step["stage"]: [step["action"], step["why"]] for step in plan},
         "rebuild": rebuilt(space),
+        "caught_before_evaluation": early,
         "buckets": {str(number): buckets(space, number) for number in (1, 3)},
         "contested": {str(number): contested(space, number) for number in (1, 3)},
     }  # fmt: skip
 
 
+def caught(folder: Path) -> dict[str, Any]:
+    """The copy where the hole is noticed after RL: what the smallest rebuild repeats, and what it may."""
+    root, log = folder / "caught", folder / "caught.log"
+    if not root.is_dir():
+        part = folder / "caught.part"
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(folder / "workspace", part, symlinks=True, ignore=shutil.ignore_patterns(".postloop"))
+        part.replace(root)
+    space, where = Workspace.open(root), ("-w", str(root))
+    wanted = truth(space, [1])
+    told = answered("rescore", "--verifier", "cases", *where)
+    if not space.has(1, "backflow"):
+        timed(postloop("run", "--abandon", *where), log)
+    if f"verifier: {HOLE}" in space.spec_path.read_text():
+        edit(space, (f"(?m)^verifier: {HOLE}$", "verifier: cases"))
+    plan = answered("plan", *where)["stages"] if not space.has(2, "goal") else []
+    if not space.has(2, "rl"):
+        say("hole noticed after RL: the rebuild")
+        timed(postloop("run", "--next", "--until", "rl", *where), log)
+    records = {stage: space.read(2, stage) for stage in TRAINED}
+    clean = {stage for stage in records if (1, stage) not in wanted["flipped"]}
+    after_data = {"data", "sft"} & clean if "data" in clean else set[str]()  # SFT goes on from what data repeats
+    return {
+        "flips": len(wanted["flips"]),
+        "flips_equal": {(flip["trajectory"], flip["reward"]) for flip in told["flips"]} == wanted["flips"],
+        "may_repeat": sorted(after_data | ({"rl"} & clean if after_data else set())),
+        "repeated": sorted(stage for stage, record in records.items() if record and record.reused_from is not None),
+        "plan": {step["stage"]: step["action"] for step in plan},
+        "stale_uses": stale_in(space, 2)["stale_uses"],
+        "seconds": seconds(space, 2, TRAINED),
+        "seconds_of_round_1": seconds(space, 1, TRAINED),
+    }
+
+
+def seconds(space: Workspace, number: int, stages: Sequence[StageName]) -> float:
+    return round(sum(float(space.telemetry(number, stage).get("seconds", 0.0)) for stage in stages), 1)
+
+
+def stale_in(space: Workspace, number: int) -> dict[str, int]:
+    """Flips in a round, and what in it had used any flipped reward."""
+    told = answered("rescore", "--verifier", "cases", "--rounds", str(number), "-w", str(space.root))
+    return {"flips": len(told["flips"]), "stale_uses": sum(use["round"] == number for use in told["stale"])}
+
+
 def rebuilt(space: Workspace) -> dict[str, Any]:
     """Round 3: what it repeats, what it sampled again, and how much of it is stale."""
-    stale = answered("rescore", "--verifier", "cases", "--rounds", "3", "-w", str(space.root))
     records = {stage: space.read(3, stage) for stage in STAGES}
     sampled = space.telemetry(3, "evaluation")
     return {
         "repeated": sorted(stage for stage, record in records.items() if record and record.reused_from is not None),
         "sampled_again": sorted(name.removeprefix("seconds_a_task_") for name in sampled if name.startswith("seconds_a_task_")),
-        "flips": len(stale["flips"]),
-        "stale_uses": sum(use["round"] == 3 for use in stale["stale"]),
-        "seconds": round(sum(float(space.telemetry(3, stage).get("seconds", 0.0)) for stage in STAGES), 1),
+        **stale_in(space, 3),
+        "seconds": seconds(space, 3, STAGES),
     }  # fmt: skip
 
 
 def holds(result: dict[str, Any]) -> bool:
-    after = result["buckets"]["3"]
+    before, after, early = result["buckets"]["1"], result["buckets"]["3"], result["caught_before_evaluation"]
     return bool(
         result["flips"]["equal"] and result["flips"]["found"] and result["uses_equal"] and all(result["uses"].values())
         and result["checkpoints"]["equal"] and not result["rebuild"]["flips"] and not result["rebuild"]["stale_uses"]
-        and result["contested"]["1"] and not result["contested"]["3"] and "verifier_hole" not in after
+        and early["flips_equal"] and early["repeated"] == early["may_repeat"] and not early["stale_uses"]
+        and not result["contested"]["3"] and "verifier_hole" in before and "verifier_hole" not in after
     )  # fmt: skip
 
 
@@ -236,7 +296,9 @@ def main() -> int:
         *([f"stale: {use}", count] for use, count in result["uses"].items()),
         ["stale: checkpoint", result["checkpoints"]["told"]],
         ["dev attempts that only the hole lets pass, before and after", ", ".join(str(result["contested"][n]) for n in "13")],
+        ["bucket verifier_hole, before and after", ", ".join(str(result["buckets"][n].get("verifier_hole", 0)) for n in "13")],
         ["stale uses in the rebuilt round", result["rebuild"]["stale_uses"]],
+        ["noticed after RL: stages repeated", ", ".join(result["caught_before_evaluation"]["repeated"]) or "none"],
     ]  # fmt: skip
     print(table(["a planted hole", ""], rows))
     return EXIT_DONE if result["holds"] else EXIT_NO
