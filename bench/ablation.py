@@ -7,7 +7,8 @@ material of round 1, and whose goal.yaml asks for as many more training tasks an
 arm got routed; rollouts and steps are the same by the spec. Paired by (seed, task) on every suite, clusters are origins.
 Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm.
 
-Workspaces are kept: a killed benchmark goes on. Nothing here is claimed: it reports what comes out.
+Workspaces are kept, DIR/seed-N with and DIR/without-N: a killed benchmark goes on, and `bench.effect --folder DIR` reads the
+first ones without running them again. Nothing here is claimed: it reports what comes out.
 Not covered: more than one round of backflow; equal numbers of tokens.
 """
 
@@ -35,22 +36,21 @@ ROUTED = ("backflow", "prefix")  # sources of demonstrations that material made
 
 def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:
     """Both workspaces of a seed, brought to two rounds."""
-    place = folder / f"seed-{seed}"
-    fed = make_workspace(place / "with", template, seed)
-    run_rounds(fed, 1, place / "with.log")
-    plain = place / "without"
+    fed, log = make_workspace(folder / f"seed-{seed}", template, seed), folder / f"seed-{seed}.log"
+    run_rounds(fed, 1, log)
+    plain = folder / f"without-{seed}"
     if not (plain / "goal.yaml").is_file():
         say(f"{plain}: a copy of round 1")
         shutil.rmtree(plain, ignore_errors=True)
-        part = plain.with_name("without.part")
+        part = plain.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(fed.root, part, symlinks=True, ignore=shutil.ignore_patterns(".postloop"))
         part.replace(plain)
-    run_rounds(fed, 2, place / "with.log")
+    run_rounds(fed, 2, log)
     bare = Workspace.open(plain)
     if not bare.has(2, "goal"):
         unfeed(bare, fed)
-    run_rounds(bare, 2, place / "without.log")
+    run_rounds(bare, 2, folder / f"without-{seed}.log")
     return fed, bare
 
 
