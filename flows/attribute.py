@@ -1,6 +1,7 @@
 """`postloop attribute ID`: the whole ladder for recorded failures. What was run, what it found, and who owns the failure.
 
-Exit 0 when every failure has an owner, 1 when one stays undetermined.
+The answers are kept beside the records; `postloop show ID` prints them again. Exit 0 when every failure has an owner, 1
+when one stays undetermined.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from flows.decide import commit
 from flows.options import HERE, AsJson, Debug, Folder, print_json, show_table
 from flows.progress import reporter
 from flows.replay import chosen_by
@@ -28,7 +30,9 @@ def attribute(
 ) -> int:
     """Find the cause of failures by experiment: score again, execute again, let the policy go on, swap one pin."""
     from stages.attribute import attribute as climb
+    from stages.attributed import keep
     from stages.context import threads
+    from stages.decisions import now
     from stages.spec import load_spec
     from stages.trajectories import refuse_to_replay
     from stages.workspace import Workspace
@@ -47,11 +51,13 @@ def attribute(
     if as_json:
         print_json([one.model_dump(mode="json") for one in found])
     else:
-        _show(found)
+        show_answers(found)
+    if keep(space, found, now()):
+        commit(space, "attribution")
     return EXIT_NO if any(one.route == "undetermined" for one in found) else EXIT_DONE
 
 
-def _show(found: Sequence[Any]) -> None:
+def show_answers(found: Sequence[Any]) -> None:
     for one in found:
         rows = [
             (e.rung.value, e.name, e.impossible or e.said, e.attempts or "", e.executions or "")

@@ -414,13 +414,15 @@ def serve(workspace: Folder = HERE, debug: Debug = False) -> int:
 
 @command
 def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = False) -> int:
-    """Every artifact and decision of the workspace against its digest. Exit 1 when one differs."""
+    """Every artifact, decision and kept attribution of the workspace against its digest. Exit 1 when one differs."""
+    from stages.attributed import kept
     from stages.decisions import decisions
 
     space = _open(workspace)
     problems = space.verify()
     try:
         decisions(space)
+        kept(space)
     except IntegrityError as error:
         problems.append(str(error))
     if as_json:

@@ -60,7 +60,7 @@ def decide(
         kept = [decision] if append(space, decision) else []
         if not kept and not as_json:
             print(f"decision {decision.id} says the same and is in force; nothing was added")
-    _commit(space)
+    commit(space)
     if as_json:
         print_json([one.model_dump(mode="json") for one in kept])
         return EXIT_DONE
@@ -143,16 +143,16 @@ def next_goal(space: Workspace) -> int:
     return last if open_round(space) == last and not space.has(last, "goal") else last + 1
 
 
-def _commit(space: Workspace) -> None:
-    """By whoever writes the workspace: us, or the round that runs and does so before it goes on."""
+def commit(space: Workspace, what: str = "decision") -> None:
+    """What was appended, by whoever writes the workspace: us, or the round that runs and does so before it goes on."""
     if space.locked:
-        space.settle_decisions()
+        space.settle_appended()
         return
     try:
         with space.lock():  # taking it commits what was appended
             pass
     except InputError:
-        print("postloop: a round runs in this workspace; it commits the decision when it goes on", file=sys.stderr)
+        print(f"postloop: a round runs in this workspace; it commits the {what} when it goes on", file=sys.stderr)
 
 
 # --- labels given in MLflow

@@ -28,10 +28,13 @@ def show(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> int:
-    """One attempt: its turns, calls, observations, verdict and reward. A foreign one is printed as it was read."""
+    """One attempt: its turns, calls, observations, verdict and reward, and why it failed where `postloop attribute` was
+    asked. A foreign one is printed as it was read."""
+    from flows.attribute import show_answers
     from flows.review import attempt_named
     from reports.tables import attempt as transcript
     from stages.atif import FOREIGN, document_of, text_of
+    from stages.attributed import kept
 
     space = _open(workspace)
     if name.startswith(FOREIGN):
@@ -40,9 +43,11 @@ def show(
     if atif:
         print(text_of(document_of(found)))
     elif as_json:
-        print_json({"round": number, "stage": stage, **found.model_dump(mode="json")})
+        said = [one.model_dump(mode="json") for one in kept(space, found.trajectory.id)]
+        print_json({"round": number, "stage": stage, **found.model_dump(mode="json"), "attributed": said})
     else:
         display(transcript(found))
+        show_answers([one.attribution for one in kept(space, found.trajectory.id)])
     return EXIT_DONE
 
 

@@ -48,7 +48,7 @@ FILLS: dict[ExperimentName, tuple[str, ...]] = {
     "image": ("image_drifted",),
     "replay": ("replayed",),
     "gold_path": ("gold_reaches",),
-    "again": ("task_passes", "task_attempts", "pass_at_k"),
+    "again": ("task_passes", "task_attempts", "pass_at_k", "pass_at_k_low", "pass_at_k_high"),
     "hint": ("hinted_passes",),
     "prefix": ("prefix_passes",),
     "harness": ("harness_passes",),
@@ -132,3 +132,10 @@ class Attribution(Frozen):
     @property
     def trajectory(self) -> str:
         return self.evidence.trajectory
+
+
+class KeptAttribution(Frozen):
+    """An answer of `postloop attribute`, with the time when it was first given."""
+
+    when: str = Field(description="ISO 8601, UTC")
+    attribution: Attribution

@@ -50,6 +50,7 @@ RECORDS: dict[StageName, type[Record]] = {
     "backflow": BackflowRecord,
 }
 IMPORTS = "trajectories"  # a record for each import of foreign trajectories
+ATTRIBUTIONS = "attributions"  # answers of `postloop attribute`: stages/attributed.py reads and appends them
 DECISIONS = "decisions"  # what people decided: stages/decisions.py reads and appends them
 _RECORDED = ("rounds", "rescores", IMPORTS)  # folders of records
 LOCK_PATIENCE_S = 2.0  # a process that was being started when its parent was killed holds the lock until its exec
@@ -67,8 +68,8 @@ _README = """\
 
 `goal.yaml` says what is wanted; edit it, then `postloop check` and `postloop run`.
 `rounds/` holds the records, `artifacts/` the content (DVC; `postloop verify` checks every byte), `decisions/` what
-people decided, `trajectories/` what was imported from elsewhere. `git log` is the history of the loop. `.postloop/`
-holds caches and may be deleted.
+people decided, `attributions/` what `postloop attribute` found, `trajectories/` what was imported from elsewhere.
+`git log` is the history of the loop. `.postloop/` holds caches and may be deleted.
 """
 
 
@@ -384,14 +385,16 @@ class Workspace:
                 messages.append(message)
         if any(name.startswith(f"{IMPORTS}/") for name in waiting):
             messages += [done for record in self.imports() if (done := self._commit_import(record))]
-        return messages + self.settle_decisions()
+        return messages + self.settle_appended()
 
-    def settle_decisions(self) -> list[str]:
-        """Commit each decision that was appended since, also while we held the lock. Returns the commits' messages."""
+    def settle_appended(self) -> list[str]:
+        """Commit each decision and attribution that was appended since, also while we held the lock. Returns the commits'
+        messages."""
         self._require_lock()
-        waiting = git.uncommitted(self.root, [DECISIONS]) if (self.root / DECISIONS).is_dir() else []
-        new = [name for name in waiting if _DECISION.fullmatch(name) and (self.root / name).is_file()]
-        told = {name: f"decision {Path(name).stem}" for name in new}
+        folders = [name for name in (DECISIONS, ATTRIBUTIONS) if (self.root / name).is_dir()]
+        waiting = git.uncommitted(self.root, folders) if folders else []
+        new = [name for name in waiting if _APPENDED.fullmatch(name) and (self.root / name).is_file()]
+        told = {name: f"{Path(name).parent.name.removesuffix('s')} {Path(name).stem}" for name in new}
         return [message for name, message in told.items() if git.commit(self.root, [name], message)]
 
     def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
@@ -472,7 +475,7 @@ class Workspace:
         return [ref.path for ref in bad]
 
 
-_DECISION = re.compile(rf"{DECISIONS}/[0-9a-f]{{12}}\.json")
+_APPENDED = re.compile(rf"({DECISIONS}|{ATTRIBUTIONS})/[0-9a-f]{{12}}\.json")
 
 
 def decision_file(identity: str) -> str:

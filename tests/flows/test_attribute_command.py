@@ -6,6 +6,7 @@ import json
 
 from tiny_loop import Cli, Finished
 
+from stages import git
 from stages.attempts import read_attempts
 
 
@@ -21,10 +22,13 @@ def test_the_members_of_a_bucket_get_an_owner_and_what_it_took(cli: Cli, finishe
         assert one["route"]
         assert one["because"]
         assert all(experiment["rung"] in ("L0", "L1", "L2", "L3") for experiment in one["experiments"])
+    assert git.uncommitted(finished.root, ["attributions"]) == []
     shown = cli("attribute", bucket.members[0], "-w", str(finished.root))
     assert shown.returncode in (0, 1), shown.stderr
     assert "owner: " in shown.stdout
     assert len(shown.stdout.splitlines()) < 40
+    again = cli("show", bucket.members[0], "-w", str(finished.root))
+    assert "owner: " in again.stdout
 
 
 def test_what_is_no_failure_of_this_workspace_is_refused_in_one_line(cli: Cli, finished: Finished) -> None:

@@ -124,7 +124,7 @@ def test_while_a_round_runs_a_decision_is_kept_and_the_round_commits_it(space: W
     script = (
         "import sys, time; from pathlib import Path; from stages.workspace import Workspace\n"
         "space = Workspace.open(Path(sys.argv[1]))\n"
-        "with space.lock():\n    print('held', flush=True); sys.stdin.read(); print(space.settle_decisions(), flush=True)\n"
+        "with space.lock():\n    print('held', flush=True); sys.stdin.read(); print(space.settle_appended(), flush=True)\n"
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script, str(space.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

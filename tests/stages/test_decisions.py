@@ -74,7 +74,7 @@ def test_a_decision_is_a_file_of_its_own_that_the_writer_commits_alone(space: Wo
     assert decisions(space) == [one, two]
     (space.root / "goal.yaml").write_text((space.root / "goal.yaml").read_text() + "\n# edited meanwhile\n")
     with space.lock():
-        assert space.settle_decisions() == []  # taking the lock has committed both
+        assert space.settle_appended() == []  # taking the lock has committed both
     lines = log(space)
     for decision in (one, two):
         at = lines.index(f"decision {decision.id}")
