@@ -261,6 +261,17 @@ def _says_ablation(r: dict[str, Any]) -> str:
     return f"held_out {share(held, signed=True)}; routed buckets smaller {routed['smaller']} of {routed['of']}"
 
 
+def _label(work: Path, out: Path) -> list[str]:
+    return ["bench.label", "--folder", str(work), "--out", str(out)]
+
+
+def _says_label(r: dict[str, Any]) -> str:
+    kinds = [
+        ", ".join(f"{item['amount']} {item['kind']}" for item in r[side]["material"]) for side in ("left", "labelled")
+    ]
+    return f"{r['label']['from']} -> {r['label']['to']}: {kinds[0]} without, {kinds[1]} with"
+
+
 def _says_triage(r: dict[str, Any]) -> str:
     ours, user = r["ways"]["postloop"], r["ways"]["pandas_json"]
     found = f"{r['rows']:,} rows in {ours['seconds']['median']:.1f} s and {ours['peak_mib']['median']:.0f} MiB"
@@ -369,6 +380,12 @@ PARTS: dict[str, Part] = {
         _ablation,
         (*DECIDING, "bench/ablation.py"),
         _says_ablation,
+    ),
+    "label": Part(
+        "a label on a trace of a real MLflow server, and the next round with and without it",
+        _label,
+        (*EVERYTHING, "bench/label.py"),
+        _says_label,
     ),
     "triage": Part(
         "a million stored failures into buckets, beside pandas on the same records",
