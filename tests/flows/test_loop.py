@@ -231,5 +231,5 @@ def test_a_round_with_a_wrong_spec_can_be_abandoned_and_the_next_begins_under_th
     }  # fmt: skip
     plan = json.loads(cli("plan", "--json", "-w", root).stdout)
     assert (plan["round"], plan["open"]) == (2, False)
-    assert cli("run", "--until", "data", "--next", "-w", root).returncode == 0
-    assert space.has(2, "data")
+    assert cli("run", "--until", "goal", "--next", "-w", root).returncode == 0
+    assert space.has(2, "goal")

@@ -23,7 +23,7 @@ from stages.workspace import Workspace
 SMALL = {
     "sources": [
         {"skill": "repair", "train": 16, "dev": 4, "held_out": 2},
-        {"skill": "lookup", "train": 4, "dev": 2, "held_out": 2},
+        {"skill": "lookup", "train": 4, "dev": 2},
         {"skill": "instruction", "retention": 2},
     ],
     "demonstrations": {"gold": {"repair": 16, "lookup": 4}},
@@ -40,7 +40,7 @@ def small_spec() -> str:
     spec["sft"] = {
         "phases": [{"name": "cold_start", "steps": 5, "batch_size": 8}],
         "min_parse_rate": 0.0,
-        "gate_tasks": 4,
+        "gate_tasks": 3,
     }
     open_gate = {"min_parse_rate": 0.0, "min_pass_at_k": 0.0, "max_pass_at_1": 1.0, "min_mixed": 0.0}
     spec["rl"]["headroom"] = {"tasks": 2, "samples": 2, **open_gate}
@@ -50,7 +50,7 @@ def small_spec() -> str:
     for suite in spec["evaluation"]["suites"]:
         suite["samples"] = 1
     spec["evaluation"].update(k=1, resamples=100)
-    spec["backflow"].update(tasks=4, samples=1, attribution={"sample": 1, "k": 1, "attempts": 3})
+    spec["backflow"].update(tasks=2, samples=1, attribution={"sample": 1, "k": 1, "attempts": 2})
     text = StringIO()
     yaml.dump(spec, text)
     return text.getvalue()
