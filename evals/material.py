@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from environments.sources.repair import operators_of
 from schemas.backflow import BackflowSpec
+from schemas.base import Json
 from schemas.bucket import Bucket, Material, Route
 from schemas.task import Task
 
@@ -37,11 +38,15 @@ _KINDS: dict[Route, Kind] = {Route.DATA: "tasks", Route.SFT: "demonstrations", R
 
 @dataclass(frozen=True)
 class Proposal:
-    """What a person would change, the change itself, and what to do once it is approved."""
+    """What a person would change, the change itself, and what to do once it is approved.
+
+    `edits`: dotted fields of goal.yaml and their new values, where the change can be computed; `postloop apply` writes them.
+    """
 
     subject: str
     difference: str
     then: str = ""
+    edits: Mapping[str, Json] = field(default_factory=dict)
 
 
 def material(
@@ -96,7 +101,14 @@ def _proposed(bucket: Bucket, proposal: Proposal | None) -> Material:
     said = proposal or Proposal(f"{bucket.route.value}: {bucket.cause}", "")
     then = said.then or "a person decides on it"
     return _item(
-        bucket, "proposal", f"; {then}", amount=0, subject=said.subject, difference=said.difference, approved=False
+        bucket,
+        "proposal",
+        f"; {then}",
+        amount=0,
+        subject=said.subject,
+        difference=said.difference,
+        edits=dict(said.edits),
+        approved=False,
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from evals.contamination import near_copies
 from evals.material import CONTAMINATION, Proposal, is_proposed
 from evals.rewards import price
+from schemas.base import Json
 from schemas.bucket import Bucket, Evidence
 from schemas.goal import GoalRecord, GoalSpec
 from schemas.rewards import RewardRules
@@ -79,12 +80,13 @@ def _verifier(bucket: Bucket, seen: Seen) -> Proposal:
     change = "" if audit in (None, now) else _difference(f"{where}: {now}", f"{where}: {audit}")
     must = "must fail" if bucket.cause == "verifier_hole" else "must pass"
     lines = [*([change] if change else []), *(f"fixture, {must}: {fixture}" for fixture in fixtures)]
-    ref = audit if change else "REF"
     return Proposal(
         subject=f"{where} {now}",
         difference="\n".join(lines),
-        then=f"repair the bundle, or take the audit verifier; once approved `postloop rescore --verifier {ref}` "
-        "judges the old samples first",
+        then="repair the bundle, or take the audit verifier: "
+        + (f"once approved, `postloop apply {bucket.id[:4]}`" if change else "`postloop rescore --verifier REF`")
+        + " judges the old samples first",
+        edits={where: audit} if change else {},
     )
 
 
@@ -124,8 +126,10 @@ def _rewards(bucket: Bucket, seen: Seen) -> Proposal:
         return Proposal(
             subject=f"rewards {rules.name} {rules.version}: {', '.join(parts) or 'no single part'}",
             difference="\n".join(filter(None, [said, _conflict(better, failure)])),
-            then="once approved `postloop rescore --rules REF` prices the old samples first"
-            + ("" if change else "; no single number puts both right"),
+            then=f"once approved, `postloop apply {bucket.id[:4]}` writes it and prices the old samples anew"
+            if change
+            else "no single number puts both right; `postloop rescore --rules REF` prices the old samples first",
+            edits={} if change is None else _moved(rules, change),
         )
     return Proposal(f"rewards {rules.name} {rules.version}", "no pass of a member's task is worth less than it")
 
@@ -160,6 +164,12 @@ def repaired(rules: RewardRules, better: Attempt, failure: Attempt) -> RewardRul
             if values[0] >= values[1] + MARGIN:
                 return changed
     return None
+
+
+def _moved(before: RewardRules, after: RewardRules) -> dict[str, Json]:
+    """The numbers that differ, and the version."""
+    old, new = before.model_dump(mode="json"), after.model_dump(mode="json")
+    return {f"rewards.{name}": value for name, value in new.items() if old[name] != value}
 
 
 def _priced(attempt: Attempt, rules: RewardRules) -> float:
@@ -279,7 +289,9 @@ def _setting(bucket: Bucket, seen: Seen) -> Proposal:
     return Proposal(
         "evaluation.temperature",
         _difference(before, after),
-        "it passes when sampled as in training: deploy it so, or train as it is deployed; every suite is measured anew",
+        "it passes when sampled as in training: deploy it so, or train as it is deployed; every suite is measured anew; "
+        f"once approved, `postloop apply {bucket.id[:4]}` writes it",
+        {"evaluation.temperature": spec.sampling.temperature},
     )
 
 

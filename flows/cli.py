@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import attribute, canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
+from flows import apply, attribute, canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
 from schemas.errors import (
@@ -445,6 +445,7 @@ command(trajectories.import_, trajectories_app, "import")
 command(canary.canary)
 command(compare.compare)
 command(decide.decide)
+command(apply.apply)
 command(gc.gc)
 command(hacks.hacks)
 command(replay.replay)

@@ -177,5 +177,9 @@ class Material(Frozen):
     cause: str = ""
     subject: str = Field(default="", description="kind proposal: what a person would change: a file, a pin, a task")
     difference: str = Field(default="", description="kind proposal: the change, as a unified difference or one line")
+    edits: dict[str, Json] = Field(
+        default_factory=dict,
+        description="kind proposal: fields of goal.yaml and their new values, where the change can be computed",
+    )
     approved: bool = Field(description="by the spec's unattended default or by a person")
     note: str = ""

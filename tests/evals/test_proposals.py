@@ -88,7 +88,8 @@ def test_a_contested_attempt_is_the_fixture_of_the_verifiers_change(spec, make_t
     assert f"must {must}: trajectory {trajectory.id}" in found.difference
     assert trajectory.outcome_digest in found.difference
     assert ("audit fails by hidden_0" if passed else "training fails by hidden_0") in found.difference
-    assert "postloop rescore --verifier pytest_files" in found.note
+    assert found.edits == {"verifier": "pytest_files"}
+    assert f"postloop apply {found.bucket[:4]}" in found.note
 
 
 def test_a_kind_with_its_own_verifier_has_that_one_changed(spec, make_task, make_attempt):
@@ -96,6 +97,7 @@ def test_a_kind_with_its_own_verifier_has_that_one_changed(spec, make_task, make
     found = told("verifier_hole", Route.GOAL, goal_of(spec), [task], [make_attempt(task, 1, True, audit=False)])
     assert found.subject == "verifier_of.repository repository"
     assert "-verifier_of.repository: repository" in found.difference
+    assert found.edits == {"verifier_of.repository": "pytest_files"}
 
 
 # --- reward rules
@@ -132,6 +134,7 @@ def test_the_changed_rule_puts_a_pass_above_the_failure_that_was_worth_more(spec
         "reward_conflict", Route.GOAL, goal_of(spec.model_copy(update={"rewards": rules})), [task], [failure, better]
     )
     assert "forbidden" in found.subject
+    assert found.edits == {"rewards.forbidden": changed.forbidden, "rewards.version": changed.version}
     assert better.trajectory.id in found.difference
     assert failure.trajectory.id in found.difference
     diff = found.difference.split("fixture, task")[0]
@@ -156,6 +159,7 @@ def test_a_conflict_that_no_single_number_resolves_says_so(spec, make_task, make
         "reward_conflict", Route.GOAL, goal_of(spec.model_copy(update={"rewards": rules})), [task], [failure, better]
     )
     assert "no single number" in found.note
+    assert found.edits == {}
     assert "@@" not in found.difference
 
 
@@ -197,3 +201,4 @@ def test_evaluation_names_the_suites_task_or_the_setting(spec, make_task, make_a
     found = told("wrong_setting", Route.EVALUATION, goal_of(spec), [task], [make_attempt(task, 2)])
     assert found.subject == "evaluation.temperature"
     assert "-  temperature: 0.4\n+  temperature: 1" in found.difference
+    assert found.edits == {"evaluation.temperature": 1.0}
