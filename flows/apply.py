@@ -87,8 +87,8 @@ def _written(space: Workspace, item: Material, dry_run: bool) -> str:
     missing = {name: value for name, value in item.edits.items() if _at(spec, name) != value}
     before = space.spec_path.read_bytes().decode("utf-8")
     after = edited(before, missing)
-    lines = [text.splitlines(keepends=True) for text in (before, after)]
-    difference = "".join(difflib.unified_diff(*lines, "goal.yaml", "goal.yaml"))
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    difference = "".join(difflib.unified_diff(old, new, "goal.yaml", "goal.yaml"))
     if not missing or dry_run:
         return difference
     draft = space.root / f".goal-{os.getpid()}.yaml"
