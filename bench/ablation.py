@@ -3,8 +3,8 @@
     python -m bench.ablation --seeds 0 1 2 --folder DIR --out FILE.json [--template default|tiny]
 
 Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy of the workspace in which a person rejected all
-material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations, of any family, as the other
-arm got routed; rollouts and steps are the same by the spec. Paired by (seed, task) on every suite, clusters are origins.
+material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations as the other arm got
+routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every suite, clusters are origins.
 Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm.
 
 Workspaces are kept, DIR/seed-N with and DIR/without-N: a killed benchmark goes on, and `bench.effect --folder DIR` reads the
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import re
 import shutil
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -31,6 +32,8 @@ from schemas.errors import EXIT_DONE, InputError, PostloopError
 from stages.decisions import append, identified, now
 from stages.workspace import Workspace
 
+TASKS = (r"(\{skill: repair, train: )(\d+)", r"(\{skill: lookup, train: )(\d+)")
+GOLD = (r"(gold: \{repair: )(\d+)", r"(gold: \{repair: \d+, lookup: )(\d+)")
 ROUTED = ("backflow", "prefix")  # sources of demonstrations that material made
 
 
@@ -45,6 +48,7 @@ def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:
         part = plain.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(fed.root, part, symlinks=True, ignore=shutil.ignore_patterns(".postloop"))
+        back_to_round_1(part)
         part.replace(plain)
     run_rounds(fed, 2, log)
     bare = Workspace.open(plain)
@@ -52,6 +56,17 @@ def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:
         unfeed(bare, fed)
     run_rounds(bare, 2, folder / f"without-{seed}.log")
     return fed, bare
+
+
+def back_to_round_1(root: Path) -> None:
+    """A workspace that has a second round already, as when the effect was measured before: a commit is made for each stage."""
+    log = subprocess.run(
+        ["git", "log", "--format=%H %s"], cwd=root, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    (at,) = [line.split()[0] for line in log if line.endswith(" round 1: backflow")]
+    subprocess.run(["git", "reset", "--quiet", "--hard", at], cwd=root, stdin=subprocess.DEVNULL, check=True)
+    if Workspace.open(root).rounds() != [1]:
+        raise InputError(f"{root}: its history does not lead back to round 1 alone; name another folder")
 
 
 def unfeed(bare: Workspace, fed: Workspace) -> None:
@@ -70,15 +85,19 @@ def unfeed(bare: Workspace, fed: Workspace) -> None:
         append(bare, identified(**said, when=now()))
     shown = sum(data.demonstrations.get(source, 0) for source in ROUTED)
     text = bare.spec_path.read_text()
-    text = _more(text, r"(\{skill: repair, train: )(\d+)", data.routed_tasks)
-    text = _more(text, r"(gold: \{repair: )(\d+)", shown)
-    bare.spec_path.write_text(text)
+    text = _more(text, TASKS, data.routed_tasks)
+    bare.spec_path.write_text(_more(text, GOLD, shown))
 
 
-def _more(text: str, pattern: str, count: int) -> str:
-    text, found = re.subn(pattern, lambda m: f"{m[1]}{int(m[2]) + count}", text)
-    if found != 1:
-        raise InputError(f"goal.yaml: {found} places look like {pattern}, expected 1; correct the template")
+def _more(text: str, patterns: Sequence[str], count: int) -> str:
+    """`count` more, over the skills as the template has them."""
+    found = [re.findall(pattern, text) for pattern in patterns]
+    if any(len(places) != 1 for places in found):
+        raise InputError(f"goal.yaml: {found} look like {', '.join(patterns)}, expected one each; correct the template")
+    there = [int(places[0][1]) for places in found]
+    later = [round(count * number / sum(there)) for number in there[1:]]
+    for pattern, number, more in zip(patterns, there, [count - sum(later), *later], strict=True):
+        text = re.sub(pattern, rf"\g<1>{number + more}", text)
     return text
 
 
