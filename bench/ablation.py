@@ -4,7 +4,8 @@
 
 Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy of the workspace in which a person rejected all
 material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations as the other arm got
-routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every suite, clusters are origins.
+routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every
+suite, clusters are origins.
 Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm.
 
 Workspaces are kept, DIR/seed-N with and DIR/without-N: a killed benchmark goes on, and `bench.effect --folder DIR` reads the

@@ -51,8 +51,8 @@ KNOWN, PLANTED = (
 EDITS = (
     (r"(?m)^verifier: cases$", f"verifier: {HOLE}"),
     (r"held_out: 40", "held_out: 24"),
-    (r"train: 200, dev: 80", "train: 200, dev: 160"),
-    (r"(?m)^  tasks: 84 ", "  tasks: 200 "),
+    (r"train: 320, dev: 110", "train: 320, dev: 160"),
+    (r"(?m)^  tasks: 120 ", "  tasks: 200 "),
     (r"held_out: 20", "held_out: 4"),
     (r"retention: 48", "retention: 16"),
     (r"name: held_out, split: held_out, samples: 4", "name: held_out, split: held_out, samples: 2"),
