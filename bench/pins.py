@@ -44,7 +44,7 @@ from schemas.errors import EXIT_DONE, EXIT_NO, InputError, IntegrityError, PinMi
 from schemas.goal import GoalRecord, GoalSpec
 from schemas.pins import TABLE, Operation, pin_of
 from schemas.record import STAGES, StageName
-from schemas.trajectory import Attempt, Sampling
+from schemas.trajectory import Attempt, Noise, Sampling
 from stages import artifacts, equipment, keys, resume
 from stages.artifacts import pretty, store
 from stages.attempts import read_attempts
@@ -690,7 +690,8 @@ def members(world: World) -> Iterator[Mutation]:
     """One member of an RL group, one demonstration, made under something else."""
     other = "f" * 64
     trajectory: dict[str, tuple[str, Any]] = {
-        "task": ("tasks", other), "harness": ("harness", other), "hint": ("hint", "line 3"), "noise": ("hint", "slow"),
+        "task": ("tasks", other), "harness": ("harness", other), "hint": ("hint", "line 3"),
+        "noise": ("noise", Noise(timeout=0.5)),
         "parent": ("hint", "rl-0"), "prefix_turn": ("hint", 1),
     }  # fmt: skip
     for name, (pin, value) in trajectory.items():

@@ -359,7 +359,7 @@ def attempt(row: Attempt) -> RenderableType:
         ("purpose", f"{t.purpose.value}, seed {t.seed}"),
         ("sampling", f"{t.sampling.engine}, temperature {t.sampling.temperature:g}, top_p {t.sampling.top_p:g}"),
         ("hint", t.hint),
-        ("noise", t.noise),
+        ("noise", str(t.noise) if t.noise else None),
         ("status", t.status if t.reason is None else f"{t.status}: {t.reason}"),
         ("stop", t.stop),
     )
@@ -402,6 +402,8 @@ def _turn(turn: Turn) -> list[RenderableType]:
     ):
         if problem is not None:
             parts.append(_text(f"{name}: {problem}", "red"))
+    if any(hit != "clean" for hit in turn.noise):
+        parts.append(_text(f"noise: {', '.join(turn.noise)}", "red"))
     if turn.visible is not None:
         parts += [Text("visible tests", "bold"), _body(_json(turn.visible))]
     if turn.observation is not None:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from schemas.attribution import AttributionSpec, Cost
-from schemas.base import Digest, Frozen
+from schemas.base import Digest, Frozen, Name
 from schemas.bucket import Bucket, BucketChange, Material
 from schemas.record import Record
 
@@ -15,6 +15,10 @@ from schemas.record import Record
 class BackflowSpec(Frozen):
     tasks: int = Field(default=48, ge=1, description="dev tasks attempted, both halves together")
     samples: int = Field(default=4, ge=1)
+    noise: Name | None = Field(
+        default=None,
+        description="profile of `noise` for dev attempts, and for demonstrations of what fails by it alone",
+    )
     max_buckets: int = Field(default=4, ge=0, description="largest routed buckets that get material")
     new_tasks: int = Field(default=24, ge=0, description="fresh tasks per bucket routed to data")
     demonstrations: int = Field(default=16, ge=0, description="demonstrations per bucket routed to sft")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import Digest, Frozen
+from schemas.base import Digest, Frozen, Name
 from schemas.metrics import Paired, SuiteResult
 from schemas.record import Record
 from schemas.task import Split
@@ -18,6 +18,10 @@ class SuiteSpec(Frozen):
     skills: list[str] = Field(default_factory=list, description="empty: every skill of the split")
     tasks: int = Field(default=0, ge=0, description="0: all")
     samples: int = Field(default=4, ge=1, description="attempts a task; pass@k is reported for k up to this")
+    noise: Name | None = Field(
+        default=None,
+        description="profile of `noise`; the final policy is paired with a clean suite of the same split and skills",
+    )
 
 
 class EvaluationSpec(Frozen):

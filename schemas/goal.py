@@ -24,7 +24,7 @@ from schemas.rewards import RewardRules
 from schemas.rl import RlSpec
 from schemas.sft import SftSpec
 from schemas.task import Kind
-from schemas.trajectory import Sampling
+from schemas.trajectory import Noise, Sampling
 
 
 class Capability(Frozen):
@@ -147,6 +147,10 @@ class GoalSpec(Frozen):
     model: ModelSource
     start: Literal["base", "champion"] = Field(default="base", description="where each round's training starts")
     sampling: Sampling = Sampling()
+    noise: dict[Name, Noise] = Field(
+        default_factory=dict,
+        description="profiles of tools that fail by themselves; suites, rl and backflow name one, else tools are clean",
+    )
     environment: EnvironmentSpec = EnvironmentSpec()
     harness: str = Field(default="fenced", description="bundle: a digest, name@version, or a path")
     harness_of: dict[Kind, str] = Field(

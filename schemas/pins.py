@@ -25,11 +25,12 @@ TABLE: dict[Operation, tuple[str, ...]] = {
         "libraries", "code", *_PLACE, "tasks", "verifier", "harness", "rewards", *_CHECKPOINT, "sampling", "budgets",
         "safety", "seed", "start", "champion", "demonstrations", "pairs", "material", "weights", "temperature", "data", "sft", "rl",
         "evaluation", "criteria", "backflow", "routes", "rules", "sft_gate", "seed_data", "barred", "past", "previous",
-        "rescores", "decisions", "in_vain",
+        "rescores", "decisions", "in_vain", "noise",
     ),
     "replay": _REPLAY,
-    "regenerate": (*_REPLAY, *_CHECKPOINT, "sampling", "temperature", "libraries"),
-    "group": (*(pin for pin in _REPLAY if pin != "variables"), "policy", "sampling", "hint"),
+    # A replay takes the noise of each turn from the record, with the action.
+    "regenerate": (*_REPLAY, *_CHECKPOINT, "sampling", "noise", "temperature", "libraries"),
+    "group": (*(pin for pin in _REPLAY if pin != "variables"), "policy", "sampling", "noise", "hint"),
     "mix": ("tasks", "verifier", "rewards"),
     # Verifier and rules are what it changes; a verdict of another image or other limits would be of another key.
     "rescore": _PLACE,

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from schemas.base import Frozen
+from schemas.base import Frozen, Name
 from schemas.model import Checkpoint, LoraSpec
 from schemas.record import Record
 
@@ -86,6 +86,7 @@ class RlSpec(Frozen):
     headroom: HeadroomSpec = HeadroomSpec()
     skills: list[str] = Field(default_factory=lambda: ["repair"], description="skills whose training tasks are sampled")
     monitors: Monitors = Monitors()
+    noise: Name | None = Field(default=None, description="profile of `noise` that headroom and rollouts are under")
 
 
 class RlRecord(Record):

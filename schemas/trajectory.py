@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from schemas.base import Digest, Frozen, Json
 from schemas.task import Split
@@ -42,6 +42,25 @@ class Sampling(Frozen):
         ge=1,
         description="trajectories decoded together: another composition changes the last bits of the logits",
     )
+
+
+class Noise(Frozen):
+    """Shares of the tool results that a model gets broken, one way each; the rest come as they are."""
+
+    timeout: float = Field(default=0.0, ge=0, le=1, description="no output, as at the wall limit")
+    fail: float = Field(default=0.0, ge=0, le=1, description="exit code 1 and one line on stderr, nothing else")
+    lose: float = Field(
+        default=0.0, ge=0, le=1, description="without the second half of stdout and the collected files"
+    )
+
+    @model_validator(mode="after")
+    def _at_most_all(self) -> Noise:
+        if (whole := self.timeout + self.fail + self.lose) > 1:
+            raise ValueError(f"timeout, fail and lose make {whole:g} of the tool results; give at most 1 together")
+        return self
+
+
+Hit = Literal["clean", "timeout", "fail", "lose"]
 
 
 class BatchPlace(Frozen):
@@ -85,6 +104,9 @@ class Turn(Frozen):
         default=None, description="what the tool returned, before the harness cut it or put it into a message"
     )
     observation_truncated: bool = False
+    noise: list[Hit] = Field(
+        default_factory=list, description="under a noise profile, what became of each tool result of the turn, in order"
+    )
     tree: Digest = Field(description="digest of the working tree after the turn")
 
 
@@ -102,7 +124,7 @@ class Trajectory(Frozen):
     harness: Digest
     hint: str | None = None
     seed: int
-    noise: str | None = Field(default=None, description="noise profile of the tools, None for clean")
+    noise: Noise | None = Field(default=None, description="profile that its tool results were broken by; None: clean")
     sampling: Sampling
     status: Literal["done", "error"] = Field(description="error: infrastructure broke; it is in no mean and no group")
     reason: str | None = None
@@ -111,6 +133,10 @@ class Trajectory(Frozen):
     outcome: dict[str, str] = Field(description="changed files of the final tree: path -> text")
     outcome_digest: Digest
     conduct: Conduct
+
+    def hits(self) -> int:
+        """Tool results that noise broke."""
+        return sum(hit != "clean" for turn in self.turns for hit in turn.noise)
 
     def conversation(self) -> list[dict[str, str]]:
         """Messages in TRL's conversational format, each completion as an assistant message."""

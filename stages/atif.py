@@ -116,6 +116,7 @@ def _said(message: Mapping[str, str]) -> dict[str, Any]:
 def _step(own: Trajectory, turn: Turn, context: Sequence[int]) -> dict[str, Any]:
     call = _call(turn)
     kept = {"index", "policy_version", "place", "stop", "parse_error", "tool_error", "forbidden", "visible", "tree"}
+    kept |= {"noise"} if turn.noise else set()
     extra = turn.model_dump(mode="json", include=kept | ({"call"} if turn.call is not None and call is None else set()))
     step: dict[str, Any] = {
         "source": "agent",

@@ -152,7 +152,7 @@ def _attempt_schema() -> Any:
             "messages": pa.list_(pa.struct({"role": text, "content": text})), "rendered": text, "prompt_ids": ids,
             "completion_ids": ids, "logprobs": pa.list_(real), "place": place, "text": text, "stop": text,
             "call": text, "parse_error": text, "tool_error": text, "forbidden": text, "visible": text,
-            "observation": text, "observation_truncated": flag, "result": text, "tree": text,
+            "observation": text, "observation_truncated": flag, "result": text, "noise": pa.list_(text), "tree": text,
         }
     )  # fmt: skip
     conduct = pa.struct(
@@ -172,12 +172,13 @@ def _attempt_schema() -> Any:
             "batch": whole,
         }
     )
+    noise = pa.struct({"timeout": real, "fail": real, "lose": real})
     verdict, reward = judged_types()
     return pa.schema(
         {
             "id": text, "purpose": text, "task_id": text, "task": text, "split": text, "family": text, "origin": text,
             "group": text, "parent": text, "prefix_turn": whole, "harness": text, "hint": text, "seed": whole,
-            "noise": text, "sampling": sampling, "status": text, "reason": text, "turns": pa.list_(turn), "stop": text,
+            "noise": noise, "sampling": sampling, "status": text, "reason": text, "turns": pa.list_(turn), "stop": text,
             "outcome": text, "outcome_digest": text, "conduct": conduct, "verdict": verdict, "audit": verdict,
             "reward": reward, "passed": flag, "score": real, "value": real,
         }

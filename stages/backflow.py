@@ -33,7 +33,7 @@ from stages.canary import bundle_folder
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.decisions import overrides
-from stages.equipment import equip, errors_in
+from stages.equipment import equip, errors_in, noise_section
 from stages.goal import decided, handed_by
 from stages.ledger import held_back, in_vain, made_for, marked
 from stages.material import propose
@@ -49,6 +49,7 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["backflow"] = goal.spec.backflow.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
+    sections |= noise_section(goal.spec, [goal.spec.backflow.noise])
     sections |= {
         name: getattr(goal.spec, name).model_dump(mode="json") for name in ("data", "rl")
     }  # material obeys them
@@ -163,7 +164,7 @@ def _attempt_dev(ctx: Context, goal: GoalRecord, tasks: list[Task]) -> list[Atte
     artifact, weights, _ = final_checkpoint(ctx)
     with equip(ctx, goal) as bench:
         sampler = bench.sampler(folder_of(ctx, artifact, weights))
-        requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights)
+        requests = bench.requests(chosen, spec.samples, Purpose.ATTRIBUTION, weights, spec.noise)
         return bench.attempt(sampler, requests, setting=bench.deployed(), audit="all")
 
 

@@ -6,7 +6,7 @@ go through it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -22,7 +22,7 @@ from environments.runner import Runner
 from evals.panel import Panel
 from evals.rewards import price
 from evals.verify import Verifier
-from schemas.base import digest_of
+from schemas.base import Json, digest_of
 from schemas.errors import PostloopError, SamplerError
 from schemas.execution import Environment
 from schemas.goal import GoalRecord, GoalSpec
@@ -99,6 +99,11 @@ def environment_pins(environment: Environment) -> dict[str, str]:
     }
 
 
+def noise_section(spec: GoalSpec, names: Iterable[str | None]) -> dict[str, Json]:
+    """The profiles, as a section of the spec that a stage obeys; none where it names no profile."""
+    return {"noise": spec.model_dump(mode="json", include={"noise"})["noise"]} if any(names) else {}
+
+
 def seed_for(seed: int, purpose: Purpose, policy: str, task: Task, index: int) -> int:
     """32 bits for one attempt. Another policy draws other numbers, so a bucket is never measured on the seeds it was chosen on."""
     return int(digest_of([seed, purpose.value, policy, task.digest(), index])[:8], 16)
@@ -114,11 +119,18 @@ class Equipment:
     context: Context
     harness_of: Mapping[Kind, Bundle] = field(default_factory=dict)
 
-    def requests(self, tasks: Sequence[Task], samples: int, purpose: Purpose, policy: str) -> list[RolloutRequest]:
-        """`samples` attempts of each task, those of one task next to each other: they share their prompt's prefill."""
-        seed = self.goal.spec.seed
+    def requests(
+        self, tasks: Sequence[Task], samples: int, purpose: Purpose, policy: str, noise: str | None = None
+    ) -> list[RolloutRequest]:
+        """`samples` attempts of each task, those of one task next to each other: they share their prompt's prefill.
+
+        `noise`: a profile of the spec. Seeds do not know it, so clean and noisy attempts differ by nothing else.
+        """
+        seed, profile = self.goal.spec.seed, self.goal.spec.noise[noise] if noise else None
         return [
-            RolloutRequest(task=task, seed=seed_for(seed, purpose, policy, task, i), group=task.id, purpose=purpose)
+            RolloutRequest(
+                task=task, seed=seed_for(seed, purpose, policy, task, i), group=task.id, purpose=purpose, noise=profile
+            )
             for task in tasks
             for i in range(samples)
         ]

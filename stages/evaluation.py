@@ -27,7 +27,7 @@ from stages.artifacts import kept, store
 from stages.attempts import read_attempts, write_attempts
 from stages.checkpoints import Place, fetch_base, final_checkpoint, folder_of, previous_champion
 from stages.context import Context
-from stages.equipment import Equipment, equip, errors_in
+from stages.equipment import Equipment, equip, errors_in, noise_section
 from stages.keys import code_digest, libraries_digest
 from stages.recall import Recall
 from stages.sft import rollout_sections
@@ -42,6 +42,7 @@ def inputs(ctx: Context) -> Inputs:
     sections = rollout_sections(goal)
     sections["evaluation"] = goal.spec.evaluation.model_dump(mode="json")
     sections["temperature"] = goal.spec.evaluation.temperature
+    sections |= noise_section(goal.spec, (suite.noise for suite in goal.spec.evaluation.suites))
     sections["criteria"] = [criterion.model_dump(mode="json") for criterion in goal.spec.criteria]
     pins = {**bench_pins(goal), "tasks": ctx.record("data").artifacts["tasks"].digest}
     if goal.bundles.audit_verifier:
@@ -86,7 +87,7 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> EvaluationRecord:
     ]
     final = final_checkpoint(ctx)[2]
     reference = _reference(ctx)
-    comparisons = _compare(spec, found, final, reference)
+    comparisons = [*_compare(spec, found, final, reference), *_under_noise(spec, found[final], final)]
     gates = _gates(spec, comparisons, final, reference) if final not in ("base", reference) else []
     promoted = promotes(gates)
     gaps, alarms = _audit(spec, found[final])
@@ -133,8 +134,12 @@ def _measure(
     spec = goal.spec
     suites = {suite.name: select(tasks, suite, spec.seed) for suite in spec.evaluation.suites}
     members: Json = {
-        suite.name: [[t.digest() for t in suites[suite.name]], suite.samples] for suite in spec.evaluation.suites
-    }
+        suite.name: [
+            [t.digest() for t in suites[suite.name]], suite.samples,
+            *([spec.noise[suite.noise].model_dump(mode="json")] if suite.noise else []),
+        ]
+        for suite in spec.evaluation.suites
+    }  # fmt: skip
     label = _label(goal, weights, members)
     before = [record.artifacts[label] for record in ctx.earlier("evaluation") if label in record.artifacts]
     found = before[-1] if before else kept(ctx.workspace, "evaluation", label)
@@ -202,7 +207,7 @@ def _attempted(
     began = time.monotonic()
     for suite in spec.evaluation.suites:
         ctx.progress(f"evaluating {name} on {suite.name}", len(attempts), len(suites))
-        requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights)
+        requests = bench.requests(suites[suite.name], suite.samples, Purpose.EVALUATION, weights, suite.noise)
         attempts[suite.name] = bench.attempt(sampler, requests, setting=bench.deployed(), audit="passes")
     ctx.telemetry.put(f"seconds_a_task_{name}", (time.monotonic() - began) / max(1, sum(map(len, suites.values()))))
     return attempts
@@ -223,22 +228,35 @@ def _compare(
     pairs = [("sft", "base"), ("rl", "sft"), (final, "base"), (final, reference)]
     wanted = [pair for pair in dict.fromkeys(pairs) if pair[0] in found and pair[1] in found and pair[0] != pair[1]]
     return [
-        Paired(
-            suite=suite.name,
-            metric="pass@1",
-            candidate=candidate,
-            reference=other,
-            difference=paired(
-                pass_shares(found[candidate][suite.name]),
-                pass_shares(found[other][suite.name]),
-                errors=errors_in(found[candidate][suite.name]) + errors_in(found[other][suite.name]),
-                resamples=spec.resamples,
-                confidence=spec.confidence,
-            ),
-        )
+        _paired(spec, suite.name, (candidate, found[candidate][suite.name]), (other, found[other][suite.name]))
         for candidate, other in wanted
         for suite in spec.suites
     ]
+
+
+def _under_noise(spec: EvaluationSpec, attempts: Mapping[str, list[Attempt]], final: str) -> list[Paired]:
+    """The final policy on each noisy suite, minus itself on the first clean suite of the same split and skills."""
+    found = []
+    for noisy in (suite for suite in spec.suites if suite.noise):
+        alike = (s.name for s in spec.suites if (s.noise, s.split, s.skills) == (None, noisy.split, noisy.skills))
+        if clean := next(alike, None):
+            other = (f"{final} on {clean}", attempts[clean])
+            found.append(_paired(spec, noisy.name, (final, attempts[noisy.name]), other))
+    return found
+
+
+Named = tuple[str, list[Attempt]]
+
+
+def _paired(spec: EvaluationSpec, suite: str, candidate: Named, reference: Named) -> Paired:
+    difference = paired(
+        pass_shares(candidate[1]),
+        pass_shares(reference[1]),
+        errors=errors_in(candidate[1]) + errors_in(reference[1]),
+        resamples=spec.resamples,
+        confidence=spec.confidence,
+    )
+    return Paired(suite=suite, metric="pass@1", candidate=candidate[0], reference=reference[0], difference=difference)
 
 
 def _gates(

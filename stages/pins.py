@@ -76,6 +76,8 @@ def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
         "settings.backflow": digest_of(plain["backflow"]),
         **{name: digest_of(plain[name]) for name in ("rewards", "sampling", "budgets", "safety", "seed", "start")},
     }
+    if spec.noise:
+        pins["noise"] = digest_of(plain["noise"])
     if spec.routes is not None:
         pins["routes"] = rules_digest(complete(spec.routes))
     return pins
@@ -112,7 +114,7 @@ def attempt_pins(attempt: Attempt) -> dict[str, Digest]:
     """What it was made, judged and priced under, as it says itself; its seed is none of it. No policy where no turn was."""
     trajectory, verdict = attempt.trajectory, attempt.verdict
     policies = sorted({(turn.policy, turn.policy_version) for turn in trajectory.turns})
-    shown = [trajectory.hint, trajectory.noise, trajectory.parent, trajectory.prefix_turn]
+    shown = [trajectory.hint, trajectory.parent, trajectory.prefix_turn]
     audit = {"audit_verifier": attempt.audit.verifier} if attempt.audit is not None else {}
     return {
         "tasks": trajectory.task,
@@ -124,6 +126,7 @@ def attempt_pins(attempt: Attempt) -> dict[str, Digest]:
         "rewards": attempt.reward.rules,
         **({"policy": digest_of(policies)} if policies else {}),
         "sampling": trajectory.sampling.digest(),
+        "noise": digest_of(trajectory.noise and trajectory.noise.model_dump(mode="json")),
         "hint": digest_of(shown),
     }
 

@@ -221,7 +221,7 @@ def forced(tasks: Mapping[str, Task], trajectory: Trajectory) -> RolloutRequest:
     """The whole record is the prefix: every action is taken from it. `tasks`: by digest."""
     return RolloutRequest(
         task=tasks[trajectory.task], seed=trajectory.seed, purpose=trajectory.purpose, group=trajectory.group,
-        parent=trajectory, prefix_turn=len(trajectory.turns), hint=trajectory.hint,
+        parent=trajectory, prefix_turn=len(trajectory.turns), hint=trajectory.hint, noise=trajectory.noise,
     )  # fmt: skip
 
 

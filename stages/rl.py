@@ -31,7 +31,7 @@ from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import trained_folder
 from stages.context import Context
 from stages.demonstrations import edge_of, require_mixable
-from stages.equipment import Equipment, equip, errors_in
+from stages.equipment import Equipment, equip, errors_in, noise_section
 from stages.models import checkpoint_of
 from stages.pairs import load_pairs
 from stages.pins import attempt_pins
@@ -48,6 +48,7 @@ def inputs(ctx: Context) -> Inputs:
     sft: SftRecord = ctx.record("sft")
     sections = rollout_sections(goal)
     sections["rl"] = goal.spec.rl.model_dump(mode="json")
+    sections |= noise_section(goal.spec, [goal.spec.rl.noise])
     sections["weights"] = {family: goal.weights[family] for family in sorted(goal.weights)}
     sections["sft_gate"] = [gate.decision.value for gate in sft.gates]
     data = ctx.record("data")
@@ -172,7 +173,8 @@ def _headroom(ctx: Context, goal: GoalRecord, bench: Equipment, start: Path) -> 
     spec = goal.spec.rl.headroom
     sampler = bench.sampler(start)
     tasks = choosing(ctx, goal.spec.rl.skills, spec.tasks)
-    return bench.attempt(sampler, bench.requests(tasks, spec.samples, Purpose.HEADROOM, sampler.policy))
+    asked = bench.requests(tasks, spec.samples, Purpose.HEADROOM, sampler.policy, goal.spec.rl.noise)
+    return bench.attempt(sampler, asked)
 
 
 # --- groups
@@ -250,7 +252,8 @@ def sample_groups(
     bench: Equipment, sampler: Sampler, tasks: Sequence[Task], size: int, salt: Json
 ) -> list[list[Attempt]]:
     """One group of `size` attempts a task, on one policy. `salt` separates the seeds of one step from another's."""
-    requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]))
+    noise = bench.goal.spec.rl.noise
+    requests = bench.requests(tasks, size, Purpose.RL, digest_of([sampler.policy, salt]), noise)
     attempts = bench.attempt(sampler, requests, audit="passes")
     groups = [attempts[start : start + size] for start in range(0, len(attempts), size)]
     for group in groups:

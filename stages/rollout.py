@@ -20,13 +20,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from environments.bundles import Bundle
+from environments.noise import broken, drawn
 from environments.runner import Runner
 from schemas.base import Digest, digest_of
 from schemas.errors import InfrastructureError, InputError, PostloopError, SamplerError
 from schemas.execution import Execution, ExecutionResult
 from schemas.goal import Budgets, Safety
 from schemas.task import Kind, Task
-from schemas.trajectory import Purpose, Sampling, Trajectory, Turn
+from schemas.trajectory import Hit, Noise, Purpose, Sampling, Trajectory, Turn
 from schemas.verdict import Conduct
 from stages.context import FanOut, Progress, chunks, in_order, silent
 from stages.samplers import Completion, Message, Sampler, SampleRequest
@@ -39,7 +40,7 @@ _SENTINEL = "@@assistant turn@@"
 @dataclass(frozen=True)
 class RolloutRequest:
     """One attempt at a task. `parent` with `prefix_turn` n: the first n actions are those of the parent, then the
-    policy goes on by itself. `hint` is shown to the model by the harness."""
+    policy goes on by itself. `hint` is shown to the model by the harness. `noise` breaks results of its tools."""
 
     task: Task
     seed: int
@@ -48,6 +49,7 @@ class RolloutRequest:
     parent: Trajectory | None = None
     prefix_turn: int = 0
     hint: str | None = None
+    noise: Noise | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,8 @@ def rollout(
 
 
 def trajectory_id(request: RolloutRequest, sampler: Sampler, harness: Digest, runner: Runner, setting: Setting) -> str:
-    """From all that determines the attempt: task, policy, seed, sampling, budgets, boundary, harness, hint, prefix,
-    image and limits. Paths and device are not among it."""
+    """From all that determines the attempt: task, policy, seed, sampling, budgets, boundary, harness, hint, noise,
+    prefix, image and limits. Paths and device are not among it."""
     determined = {
         "purpose": request.purpose.value,
         "task": request.task.digest(),
@@ -136,6 +138,7 @@ def trajectory_id(request: RolloutRequest, sampler: Sampler, harness: Digest, ru
         "hint": request.hint,
         "parent": [request.parent.id, request.prefix_turn] if request.parent else None,
         "place": [runner.image, runner.limits_digest],
+        **({"noise": request.noise.model_dump(mode="json")} if request.noise else {}),
     }
     return f"{request.purpose.value}-{digest_of(determined)[:16]}"
 
@@ -230,7 +233,8 @@ class _Loop:
                 elif row.executions > MAX_EXECUTIONS:
                     row.fail(f"harness {row.harness.name}: asked for more than {MAX_EXECUTIONS} executions in one turn")
                 else:
-                    self._ask(row, {"op": "observe", "id": row.id, "result": result.model_dump(mode="json")})
+                    seen = _noisy(row, result).model_dump(mode="json")
+                    self._ask(row, {"op": "observe", "id": row.id, "result": seen})
 
     def _ready(self, rows: Sequence[_Row]) -> list[_Row]:
         """Live rows with their next context rendered; those without room for another completion stop here."""
@@ -305,7 +309,7 @@ class _Loop:
         return ([] if not requests else None), reason
 
     def _act(self, row: _Row, completion: Completion) -> None:
-        of_parent = _forced_turn(row)
+        of_parent = _forced_turn(row, len(row.turns))
         row.turns.append(
             {
                 "index": len(row.turns),
@@ -366,6 +370,7 @@ class _Loop:
             harness=row.harness.digest,
             hint=request.hint,
             seed=request.seed,
+            noise=request.noise,
             sampling=self.setting.sampling,
             status="error" if failed else "done",
             reason=row.reason,
@@ -425,16 +430,33 @@ def as_rollout(trajectory: Trajectory) -> dict[str, list[int] | list[float]]:
     }
 
 
-def _forced_turn(row: _Row) -> Turn | None:
-    parent, index = row.request.parent, len(row.turns)
+def _forced_turn(row: _Row, index: int) -> Turn | None:
+    parent = row.request.parent
     return (
         parent.turns[index] if parent is not None and index < min(row.request.prefix_turn, len(parent.turns)) else None
     )
 
 
 def _forced(row: _Row) -> Completion | None:
-    turn = _forced_turn(row)
+    turn = _forced_turn(row, len(row.turns))
     return Completion(turn.completion_ids, turn.logprobs, turn.text, turn.stop, turn.place) if turn else None
+
+
+def _noisy(row: _Row, result: ExecutionResult) -> ExecutionResult:
+    """The result as the model gets it. What runs before the first turn belongs to the statement: no tool gives it."""
+    hit = _hit(row) if row.turns else None
+    if hit is None:
+        return result
+    row.turns[-1].setdefault("noise", []).append(hit)
+    return broken(result, hit)
+
+
+def _hit(row: _Row) -> Hit | None:
+    """Of the open turn's latest execution: as recorded where the turn is taken from a record; None without a profile."""
+    request, index, call = row.request, len(row.turns) - 1, row.executions - 1
+    if (of_parent := _forced_turn(row, index)) is not None:
+        return of_parent.noise[call] if call < len(of_parent.noise) else None
+    return drawn(request.noise, request.seed, request.task.id, index, call) if request.noise else None
 
 
 def _runs(runner: Runner) -> Callable[[Execution | None], ExecutionResult | PostloopError]:

@@ -63,7 +63,8 @@ def checks(plain: Json, root: Path) -> list[tuple[Place, str]]:
     for name in ("capabilities", "criteria"):
         found += _twice((name,), [item.get("name") for item in section.mappings(name)], name)
     found += [*_bundles(plain, root), *_model(plain, root), *_paths(section.get("safety", Safety))]
-    return [*found, *_routes(plain), *_dev(data, section.get("backflow", BackflowSpec))]
+    backflow = section.get("backflow", BackflowSpec)
+    return [*found, *_noise(plain, evaluation, rl, backflow), *_routes(plain), *_dev(data, backflow)]
 
 
 class _Sections:
@@ -242,6 +243,23 @@ def _engines(sampling: Sampling, rl: RlSpec, plain: dict[str, Any]) -> Found:
         elif sampling.temperature == 0:
             text = f"{phase.method} at temperature 0: a greedy group has no spread; set sampling.temperature above 0"
             yield ("rl", "phases", index, "method"), text
+
+
+def _noise(
+    plain: dict[str, Any], evaluation: EvaluationSpec | None, rl: RlSpec | None, backflow: BackflowSpec | None
+) -> Found:
+    """Profiles that are named and nowhere declared."""
+    declared = plain.get("noise")
+    known = list(declared) if isinstance(declared, dict) else []
+    suites = evaluation.suites if evaluation else []
+    asked: list[tuple[Place, str | None]] = [
+        (("evaluation", "suites", index, "noise"), suite.noise) for index, suite in enumerate(suites)
+    ]
+    asked += [((name, "noise"), part.noise) for name, part in (("rl", rl), ("backflow", backflow)) if part]
+    for place, name in asked:
+        if name is not None and name not in known:
+            remedy = suggestion(name, known) if known else f"declare it, e.g. noise: {{{name}: {{timeout: 0.1}}}}"
+            yield place, f"no profile of noise is called {shown(name)}; {remedy}"
 
 
 def _demonstrations(data: DataSpec) -> Found:

@@ -22,7 +22,7 @@ def test_pins_metrics_and_buckets_of_two_rounds(cli: Cli, finished: Finished) ->
     assert {one["pin"] for one in told["pins"]} == differ
     assert {"material", "tasks", "demonstrations", "sft"} <= differ
     assert differ.isdisjoint({"environment", "verifier", "rewards", "harness", "base"})
-    assert {one["suite"] for one in told["metrics"]} == {"held_out", "boundary", "retention"}
+    assert {one["suite"] for one in told["metrics"]} == {"held_out", "boundary", "retention", "noisy"}
     buckets = [
         {bucket.id for bucket in record.buckets} for n in (1, 2) if (record := finished.space.read(n, "backflow"))
     ]  # type: ignore[attr-defined]

@@ -23,8 +23,15 @@ routes:
 """
 
 
+# One suite is measured under noise as well.
+NOISE = "noise: {flaky: {timeout: 0.1, fail: 0.1, lose: 0.1}}\n"
+RETENTION = "    - {name: retention, split: retention, samples: 1}\n"
+NOISY = "    - {name: noisy, split: held_out, samples: 1, noise: flaky}\n"
+
+
 def tiny_spec() -> str:
-    return f"{dump_default('tiny')}\n{ROUTES}"
+    text = dump_default("tiny").replace(RETENTION, RETENTION + NOISY)
+    return f"{text}\n{NOISE}{ROUTES}"
 
 
 @dataclass(frozen=True)

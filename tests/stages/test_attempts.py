@@ -11,7 +11,7 @@ import pytest
 from schemas.base import digest_of
 from schemas.errors import IntegrityError
 from schemas.task import Split
-from schemas.trajectory import Attempt, BatchPlace, Purpose, Sampling, Trajectory, Turn, UseEdge
+from schemas.trajectory import Attempt, BatchPlace, Noise, Purpose, Sampling, Trajectory, Turn, UseEdge
 from schemas.verdict import Check, Conduct, Reward, Status, Verdict, Violation
 from stages.attempts import read_attempts, read_edges, write_attempts, write_edges
 
@@ -30,7 +30,7 @@ def turn(index: int, full: bool) -> Turn:
         call={"name": "edit", "arguments": {"n": 1.0, "deep": [None, True, {"é": []}]}} if full else None,
         parse_error=None if full else "no block", tool_error="t" if full else None, forbidden="f" if full else None,
         visible={"passed": 1, "failed": 0, "first": None} if full else None, observation="" if full else None,
-        observation_truncated=full, tree=d("tree"),
+        observation_truncated=full, noise=["clean", "lose"] if full else [], tree=d("tree"),
     )  # fmt: skip
 
 
@@ -46,7 +46,8 @@ def attempt(name: str, full: bool, passed: bool | None = True) -> Attempt:
     trajectory = Trajectory(
         id=name, purpose=Purpose.RL, task_id="a/b/c", task=d("t"), split=Split.DEV, family="repair", origin="f",
         group="g" if full else None, parent="p" if full else None, prefix_turn=0 if full else None, harness=d("h"),
-        hint="h" if full else None, seed=2**53 + 1, noise=None, sampling=Sampling(temperature=0.1, top_p=0.3),
+        hint="h" if full else None, seed=2**53 + 1, noise=Noise(lose=1 / 3) if full else None,
+        sampling=Sampling(temperature=0.1, top_p=0.3),
         status="done", turns=[turn(0, full), turn(1, not full)] if full else [], stop="submitted",
         outcome={"b.py": "1\n", "a.py": "é"} if full else {}, outcome_digest=d("o"),
         conduct=Conduct(
@@ -92,7 +93,13 @@ def test_every_field_of_the_schema_has_a_column(tmp_path: Path) -> None:
     assert flat == (set(Trajectory.model_fields) | set(Attempt.model_fields) | {"passed", "score", "value"}) - {
         "trajectory"
     }
-    for column, model in (("turns", Turn), ("sampling", Sampling), ("conduct", Conduct), ("verdict", Verdict)):
+    for column, model in (
+        ("turns", Turn),
+        ("sampling", Sampling),
+        ("noise", Noise),
+        ("conduct", Conduct),
+        ("verdict", Verdict),
+    ):
         kind = schema.field(column).type
         struct = kind.value_type if column == "turns" else kind
         assert {struct.field(i).name for i in range(struct.num_fields)} == set(model.model_fields)

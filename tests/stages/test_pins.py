@@ -17,8 +17,10 @@ from schemas.pins import TABLE, require_equal
 from schemas.record import Record, StageName
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
-from stages.pins import derive
+from schemas.trajectory import Noise
+from stages.pins import attempt_pins, derive
 from stages.spec import dump_default, load_spec
+from tests.evals.conftest import attempt, task
 
 
 def digest(character: str) -> str:
@@ -61,7 +63,8 @@ def round_of(spec: GoalSpec) -> dict[StageName, Record]:
 
 def test_a_finished_round_names_every_pin_that_an_operation_compares(spec: GoalSpec) -> None:
     pins = derive(round_of(spec)).pins
-    compared = {*TABLE["replay"], *TABLE["regenerate"], *TABLE["mix"]} - {"temperature"}  # it is among the suites
+    # The temperature is among the suites, and there is noise only where a spec declares it.
+    compared = {*TABLE["replay"], *TABLE["regenerate"], *TABLE["mix"]} - {"temperature", "noise"}
     assert compared <= pins.keys()
     assert {"base", "sft", "audit_verifier", "suites", "gates", "routes", "goal", "config", "code.sft"} <= pins.keys()
     assert list(pins) == sorted(pins)
@@ -93,6 +96,7 @@ def test_the_policy_is_the_latest_checkpoint_and_a_skipped_stage_has_none(spec: 
         ({"environment": {"limits": {"cpu_s": 9.0}}}, {"limits", "goal"}),
         ({"sft": {"min_parse_rate": 0.7}}, {"settings.sft", "gates", "goal"}),
         ({"rewards": {"partial": 0.1}}, {"rewards", "goal"}),
+        ({"noise": {"flaky": {"fail": 0.2}}}, {"noise", "goal"}),
         ({"runtime": {"workers": 9, "device": "cuda", "stage_retries": 5}}, set()),
     ],
 )
@@ -103,7 +107,7 @@ def test_a_change_shows_as_its_own_pin_and_runtime_as_none(
     for name, value in change.items():
         plain[name] = merged(plain[name], value)
     before, after = derive({"goal": goal(spec)}).pins, derive({"goal": goal(GoalSpec.model_validate(plain))}).pins
-    assert {name for name in before if before[name] != after[name]} == pins
+    assert {name for name in before | after if before.get(name) != after.get(name)} == pins
 
 
 def merged(old: object, new: object) -> object:
@@ -127,3 +131,22 @@ def test_a_replay_under_another_verifier_is_refused_by_name(spec: GoalSpec) -> N
     )
     with pytest.raises(PinMismatch, match="replay: pin verifier differs: recorded 222222222222, now ffffffffffff"):
         require_equal("replay", derive(records).pins, derive({**records, "goal": other}).pins)
+
+
+def test_another_profile_of_noise_is_refused_by_name_where_it_is_drawn_again() -> None:
+    before, now = {"spec.noise": digest("1")}, {"spec.noise": digest("2")}
+    with pytest.raises(PinMismatch, match="regenerate: pin noise differs: recorded 111111111111, now 222222222222"):
+        require_equal("regenerate", before, now)
+    assert require_equal("replay", before, now) == [], "there each turn has the noise of the record"
+
+
+def test_clean_and_noisy_attempts_are_no_group() -> None:
+    clean = attempt(task())
+    noisy, other = (
+        clean.model_copy(update={"trajectory": clean.trajectory.model_copy(update={"noise": Noise(fail=share)})})
+        for share in (0.1, 0.2)
+    )
+    for one in (noisy, other):
+        with pytest.raises(PinMismatch, match="group: pin noise differs"):
+            require_equal("group", attempt_pins(clean), attempt_pins(one))
+    assert attempt_pins(noisy)["noise"] != attempt_pins(other)["noise"]

@@ -20,10 +20,12 @@ from schemas.execution import Environment, Execution, Limits
 from schemas.goal import Budgets, Safety
 from schemas.model import TinyModel
 from schemas.task import Case, Split, Task
-from schemas.trajectory import Purpose, Sampling, Trajectory
+from schemas.trajectory import Noise, Purpose, Sampling, Trajectory
 from stages.models import fetch
+from stages.replay import course, forced
 from stages.rollout import RolloutRequest, Setting, as_rollout, rollout
 from stages.samplers import Completion, SampleRequest
+from stages.samplers.recorded_sampler import RecordedSampler
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.samplers.transformers_sampler import TransformersSampler
 
@@ -253,6 +255,74 @@ def test_a_broken_sandbox_is_one_error_and_the_others_go_on(tiny: Path, fenced: 
     assert telemetry["errors"] == 1
     whole, _ = rollout(gold, fenced, runner, requests_for([repair(0), repair(1), repair(2)]), SETTING)
     assert [whole[0], whole[2]] == [done[0], done[2]]
+
+
+TIMED_OUT = Noise(timeout=1.0)
+
+
+def test_noise_breaks_what_the_model_sees_and_nothing_else(tiny: Path, fenced: Bundle, runner: Runner) -> None:
+    gold = ScriptedSampler(tiny, TASKS)
+    (clean,), _ = rollout(gold, fenced, runner, requests_for([repair()]), SETTING)
+    (noisy,), telemetry = rollout(gold, fenced, runner, requests_for([repair()], noise=TIMED_OUT), SETTING)
+    assert (clean.noise, [turn.noise for turn in clean.turns], clean.hits()) == (None, [[]], 0)
+    assert (noisy.noise, [turn.noise for turn in noisy.turns], noisy.hits()) == (TIMED_OUT, [["timeout"]] * 2, 2)
+    assert noisy.turns[0].messages == clean.turns[0].messages, "the statement is no result of a tool"
+    assert "failed: timed out" in str(noisy.turns[0].observation)
+    assert (noisy.status, noisy.stop, telemetry["errors"]) == ("done", "turn_limit", 0)
+    assert noisy.outcome == clean.outcome == {"solution.py": repair().gold["solution.py"]}
+    assert noisy.id != clean.id
+
+
+def test_the_same_attempt_meets_the_same_noise_sampled_or_executed_again(
+    tiny: Path, fenced: Bundle, runner: Runner
+) -> None:
+    wrong, tasks = ScriptedSampler(tiny, TASKS, "wrong"), {task.digest(): task for task in TASKS.values()}
+    asked = requests_for([repair(0), repair(1)], seeds=6, noise=Noise(timeout=0.3, fail=0.2, lose=0.3))
+    made, _ = rollout(wrong, fenced, runner, asked, SETTING)
+    assert rollout(wrong, fenced, runner, asked, SETTING)[0] == made
+    assert {hit for one in made for turn in one.turns for hit in turn.noise} == {"clean", "timeout", "fail", "lose"}
+    executed, _ = rollout(RecordedSampler(), fenced, runner, [forced(tasks, one) for one in made], SETTING)
+    assert [course(before, now, []) for before, now in zip(made, executed, strict=True)] == [None] * len(made)
+    hit = next(one for one in made if one.hits())
+    unhit = hit.model_copy(update={"turns": [turn.model_copy(update={"noise": []}) for turn in hit.turns]})
+    (other,), _ = rollout(RecordedSampler(), fenced, runner, [forced(tasks, unhit)], SETTING)
+    assert course(hit, other, []) is not None, "without it the environment would have said something else"
+
+
+def test_a_prefix_has_the_noise_of_its_record_and_what_follows_its_own(
+    tiny: Path, fenced: Bundle, runner: Runner
+) -> None:
+    wrong, gold = ScriptedSampler(tiny, TASKS, "wrong"), ScriptedSampler(tiny, TASKS)
+    (parent,), _ = rollout(wrong, fenced, runner, requests_for([repair()], noise=TIMED_OUT), SETTING)
+    for noise, hits in ((None, [["timeout"], []]), (Noise(fail=1.0), [["timeout"], ["fail"]])):
+        asked = RolloutRequest(repair(), 7, Purpose.ATTRIBUTION, parent=parent, prefix_turn=1, noise=noise)
+        (made,), _ = rollout(gold, fenced, runner, [asked], SETTING)
+        assert [turn.noise for turn in made.turns] == hits
+        assert made.turns[0].observation == parent.turns[0].observation
+
+
+class RunsTests(ScriptedSampler):
+    """Runs the visible tests and submits."""
+
+    def _answer(self, task: Task, request: SampleRequest) -> str:
+        return json.dumps({"tool": "submit" if request.turn else "run_tests"})
+
+
+@pytest.mark.parametrize(
+    ("noise", "seen"),
+    [
+        (None, "assert 4 == 6"),
+        (Noise(timeout=1.0), "the tests timed out"),
+        (Noise(fail=1.0), "the tests could not run"),
+        (Noise(lose=1.0), "the tests could not run"),
+    ],
+)
+def test_the_tools_harness_tells_the_model_of_a_broken_result(
+    tiny: Path, tools: Bundle, runner: Runner, noise: Noise | None, seen: str
+) -> None:
+    (made,), _ = rollout(RunsTests(tiny, TASKS), tools, runner, requests_for([repair()], noise=noise), SETTING)
+    assert (made.status, made.stop, len(made.turns)) == ("done", "submitted", 2)
+    assert seen in str(made.turns[0].observation)
 
 
 class Failing(ScriptedSampler):

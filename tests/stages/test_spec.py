@@ -336,6 +336,25 @@ MALFORMED = [
 ]
 
 
+PROFILE = "noise: {flaky: {timeout: 0.1, fail: 0.1, lose: 0.1}}\n"
+NOISY = "    - {name: noisy, split: held_out, noise: flaky}\n"
+
+
+def test_a_profile_of_noise_is_declared_before_it_is_named(tmp_path: Path) -> None:
+    assert problems(tmp_path, GOOD + NOISY + "backflow: {noise: flaky}\n" + PROFILE) == []
+    assert problems(tmp_path, GOOD + NOISY) == [
+        "goal.yaml:29: evaluation.suites.2.noise: no profile of noise is called 'flaky'; "
+        "declare it, e.g. noise: {flaky: {timeout: 0.1}}"
+    ]
+    assert problems(tmp_path, GOOD + PROFILE + "backflow: {noise: flakey}\n") == [
+        "goal.yaml:30: backflow.noise: no profile of noise is called 'flakey'; did you mean flaky?"
+    ]
+    (line,) = problems(tmp_path, GOOD + PROFILE.replace("timeout: 0.1", "timeout: 0.9"))
+    assert line == (
+        "goal.yaml:29: noise.flaky: timeout, fail and lose make 1.1 of the tool results; give at most 1 together"
+    )
+
+
 @pytest.mark.parametrize(("what", "text", "start", "part"), MALFORMED, ids=[item[0] for item in MALFORMED])
 def test_a_malformed_spec_is_refused_at_its_line(
     what: str, text: str | bytes, start: str, part: str, tmp_path: Path
