@@ -114,6 +114,7 @@ RARE = {
     "tool_errors",
     "parse_errors",
     "noisy",
+    "noise_hits",
 }
 RARE |= {"image_drifted", "current_differs", "untrained", "gold_waits"}
 MOSTLY = {"gold_passes", "start_fails", "shown_holds", "rules_agree", "round_trip", "template_same", "in_capabilities"}

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evals.metrics import pass_at_k, pass_at_k_interval
+from schemas.base import Json
 from schemas.bucket import Evidence
 from schemas.errors import InputError
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt, Trajectory
+from schemas.trajectory import Attempt, Trajectory, Turn
 from schemas.verdict import Status
 
 
@@ -151,6 +152,7 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         contaminated=trajectory.task_id in context.contaminated,
         in_capabilities=context.is_meant(task),
         sandbox_event=_event(trajectory.reason or verdict.reason) if _status(attempt) == "error" else None,
+        noise_hits=trajectory.hits(),
         noisy=sum(bool(turn.tool_error and _NOISE.search(turn.tool_error)) for turn in trajectory.turns),
     )
 
@@ -181,7 +183,12 @@ def first_bad_turn(trajectory: Trajectory) -> int | None:
     for turn in trajectory.turns:
         if turn.parse_error or turn.forbidden or turn.tool_error or turn.stop == "length":
             return turn.index
-    return next((t.index for t in trajectory.turns if t.visible is not None and t.visible.get("failed") != 0), None)
+    return next((t.index for t in trajectory.turns if (v := _visible(t)) is not None and v.get("failed") != 0), None)
+
+
+def _visible(turn: Turn) -> Mapping[str, Json] | None:
+    """What the visible tests said; None where none ran, or noise broke what they said."""
+    return turn.visible if all(hit == "clean" for hit in turn.noise) else None
 
 
 def _status(attempt: Attempt) -> Literal["scored", "unscored", "error"]:
@@ -200,7 +207,7 @@ def _audit_differs(attempt: Attempt) -> bool:
 def _visible_passed(trajectory: Trajectory) -> bool | None:
     """Of the last visible run, if the tree did not change after it; None when no run saw the outcome."""
     for turn in reversed(trajectory.turns):
-        if turn.visible is not None:
+        if (visible := _visible(turn)) is not None:
             seen = turn.tree == trajectory.turns[-1].tree
-            return turn.visible.get("failed") == 0 if seen else None
+            return visible.get("failed") == 0 if seen else None
     return None

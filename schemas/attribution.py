@@ -17,7 +17,7 @@ from schemas.bucket import Evidence, Route
 
 ExperimentName = Literal[
     "rescore", "audit", "current", "gold", "shown", "pricing", "tokenizer", "image", "replay", "gold_path", "again",
-    "hint", "prefix", "harness", "setting", "checkpoint",
+    "hint", "prefix", "harness", "quiet", "setting", "checkpoint",
 ]  # fmt: skip
 
 
@@ -34,7 +34,7 @@ class Rung(StrEnum):
 RUNGS: dict[ExperimentName, Rung] = {
     "rescore": Rung.L0, "audit": Rung.L0, "current": Rung.L0, "gold": Rung.L0, "shown": Rung.L0, "pricing": Rung.L0,
     "tokenizer": Rung.L0, "image": Rung.L1, "replay": Rung.L1, "gold_path": Rung.L1, "again": Rung.L2, "hint": Rung.L2,
-    "prefix": Rung.L2, "harness": Rung.L2, "setting": Rung.L3, "checkpoint": Rung.L3,
+    "prefix": Rung.L2, "harness": Rung.L2, "quiet": Rung.L3, "setting": Rung.L3, "checkpoint": Rung.L3,
 }  # fmt: skip
 
 FILLS: dict[ExperimentName, tuple[str, ...]] = {
@@ -52,6 +52,7 @@ FILLS: dict[ExperimentName, tuple[str, ...]] = {
     "hint": ("hinted_passes",),
     "prefix": ("prefix_passes",),
     "harness": ("harness_passes",),
+    "quiet": ("quiet_passes",),
     "setting": ("setting_passes",),
     "checkpoint": ("base_passes", "sft_passes", "lost_at", "untrained"),
 }

@@ -169,7 +169,8 @@ def open_lab(
 ) -> Iterator[Lab]:
     """Over the checkpoints that the round's records name. `policy`: weights that made the failures, the last ones if None.
 
-    `tasks`: of the round; `attempts`: those around the failures, for what else their tasks came to.
+    `tasks`: of the round; `attempts`: those around the failures, for what else their tasks came to, and the noise that
+    they were all made under.
     """
     goal = bench.goal
     line = lineage(ctx, goal)
@@ -188,6 +189,7 @@ def open_lab(
             training=bench.setting(), spec=goal.spec.backflow.attribution,
             policy=line[at] if at >= 0 else None, before=line[:at] if at >= 0 else line, passes=passes,
             others=[b for b in others if b.digest != bench.harness.digest], today=_today(ctx, bench, stack),
+            noise=next((attempt.trajectory.noise for attempt in attempts), None),
         )  # fmt: skip
 
 

@@ -1,11 +1,12 @@
 """The experiments of the ladder: each runs something again and adds what it found to the evidence of a failure.
 
 L0 scores the outcome again and the task's known solution beside it; L1 executes the recorded actions, and the known
-solution, through the harness; L2 lets the policy go on; L3 swaps one pin: the setting, the checkpoint, the image. Each
-is one function over the failures that ask for it, so that sandboxes and batches are filled. What cannot be run says why,
-and its fields stay empty.
+solution, through the harness; L2 lets the policy go on; L3 swaps one pin: the noise, the setting, the checkpoint, the
+image. Each is one function over the failures that ask for it, so that sandboxes and batches are filled. A policy is
+asked under the noise of the failures, but where noise is what is swapped; the known solution under none. What cannot be
+run says why, and its fields stay empty.
 
-Not covered: swapping a teacher or a judge model; noise profiles, which no rollout has.
+Not covered: swapping a teacher or a judge model.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from schemas.bucket import Evidence
 from schemas.errors import InputError, PostloopError
 from schemas.goal import GoalRecord
 from schemas.task import Task
-from schemas.trajectory import Attempt, Purpose, Trajectory
+from schemas.trajectory import Attempt, Noise, Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.equipment import Equipment
 from stages.models import template_of
@@ -70,6 +71,7 @@ class Lab:
     passes: Mapping[str, Sequence[Attempt]] = field(default_factory=dict)  # task id -> its recorded passes
     others: Sequence[Bundle] = ()
     today: Judge | None = None  # the verifier of today where it is another than the recorded one
+    noise: Noise | None = None  # that the failures were made under
     _tokens: dict[str, Tokenization] = field(default_factory=dict)
 
     @property
@@ -435,10 +437,11 @@ def _sampler(lab: Lab, policy: Policy) -> Sampler:
 
 
 def _requests(lab: Lab, tasks: Sequence[Task], policy: Policy, salt: str, k: int, **more: Any) -> list[RolloutRequest]:
-    """`k` attempts of each task on seeds of their own: an experiment never repeats what it explains."""
+    """`k` attempts of each task on seeds of their own: an experiment never repeats what it explains. `more`: of the
+    request, which is under the noise of the failures unless it says otherwise."""
     from stages.equipment import seed_for
 
-    seed = lab.goal.spec.seed
+    seed, more = lab.goal.spec.seed, {"noise": lab.noise, **more}
     return [
         RolloutRequest(
             task=task, seed=seed_for(seed, Purpose.ATTRIBUTION, f"{policy.weights} {salt}", task, i), group=task.id,
@@ -585,6 +588,21 @@ def harness(lab: Lab, cases: Sequence[Case]) -> None:
     return None
 
 
+def quiet(lab: Lab, cases: Sequence[Case]) -> None:
+    """Without the noise that they were made under, all else alike."""
+    if lab.policy is None or lab.noise is None:
+        return _all(
+            cases, lambda case: case.skip("quiet", "they were made without noise, or their policy is not at hand")
+        )
+    asked = _requests(lab, _tasks(lab, cases), lab.policy, "quiet", lab.spec.k, noise=None)
+    tried = _tried(asked, _attempts(lab, lab.policy, asked, lab.setting))
+    for digest, group in by_task(cases).items():
+        now = tried[digest]
+        found = {"quiet_passes": now.passes}
+        _share(group, "quiet", f"{now.passes} of {now.of} pass without noise", found, **now.cost())
+    return None
+
+
 def setting(lab: Lab, cases: Sequence[Case]) -> None:
     """Sampled as in training, where that is another setting than that of the failures."""
     if lab.policy is None or lab.setting == lab.training:
@@ -680,7 +698,7 @@ def weights_moved(before: Path, after: Path) -> float | None:
 EXPERIMENTS: Mapping[ExperimentName, Run] = {
     "rescore": rescore, "audit": audit, "current": current, "gold": gold, "shown": shown, "pricing": pricing,
     "tokenizer": tokenizer, "image": image, "replay": replay, "gold_path": gold_path, "again": again, "hint": hint,
-    "prefix": prefix, "harness": harness, "setting": setting, "checkpoint": checkpoint,
+    "prefix": prefix, "harness": harness, "quiet": quiet, "setting": setting, "checkpoint": checkpoint,
 }  # fmt: skip
 
 
@@ -689,7 +707,9 @@ def attempts_needed(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> in
     if lab.policy is None:
         return 0
     tasks, k = len(by_task(cases)), lab.spec.k
-    per_task = {"harness": k * len(lab.others), "setting": k if lab.setting != lab.training else 0}
+    per_task = {
+        "harness": k * len(lab.others), "quiet": k if lab.noise else 0, "setting": k if lab.setting != lab.training else 0,
+    }  # fmt: skip
     if name == "hint":
         return k * sum(hint_of(lab.tasks[digest]) is not None for digest in by_task(cases))
     if name == "again":

@@ -3,8 +3,8 @@
 It speaks the formats of both harnesses that ship: fenced (```python fence, `Answer:`) and tools (one JSON call a turn),
 told apart by the context it is shown. Strategies: gold, wrong (the task's plausible wrong outcome), noop (changes
 nothing), garbage (parses as no action), mixed (gold for a share of the (seed, task) pairs, else one of the others), seldom
-(gold for a share, else wrong), visible (gold for a share, else code that returns what the visible cases want and no more).
-A share follows the name, as in seldom@0.25.
+(gold for a share, else wrong), visible (gold for a share, else code that returns what the visible cases want and no more),
+shaken (gold, taken back for the wrong outcome where code is asked for again). A share follows the name, as in seldom@0.25.
 
 Not covered: other harnesses' formats, and reading tools, which gold does not need.
 """
@@ -27,7 +27,7 @@ from schemas.trajectory import Sampling
 from stages.samplers import Completion, SampleRequest
 from stages.samplers.tokenization import Tokenization
 
-STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed", "seldom", "visible")
+STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed", "seldom", "visible", "shaken")
 OTHERWISE = {"mixed": ("wrong", "noop", "garbage"), "seldom": ("wrong",), "visible": ("seen",)}  # where it is not gold
 GARBAGE = ("I am not sure what to do here.", "```python\nprint('hello'", "{'tool': run_tests}", "```calc\n1 +", "")
 _TOOLS_MARK = "Reply with one JSON tool call"
@@ -89,6 +89,8 @@ class ScriptedSampler:
             gold = int.from_bytes(lot[:8], "big") < self.gold_share * 2**64
             others = OTHERWISE[strategy]
             strategy = "gold" if gold else others[lot[8] % len(others)]
+        if strategy == "shaken":
+            strategy = "wrong" if request.turn and task.kind == "function" else "gold"
         if strategy == "garbage":
             return GARBAGE[lot[9] % len(GARBAGE)]
         taken = self.begun.get((request.task_id, request.seed), 0)

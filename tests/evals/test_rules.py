@@ -84,6 +84,7 @@ TABLE = [
     ("trained_to_nothing", "sft", {"untrained": True, "parse_errors": 2}),
     ("lost_in_rl", "rl", {"lost_at": "rl", "parse_errors": 2}),
     ("forgotten_in_sft", "sft", {"lost_at": "sft", "trained_origins": 0}),
+    ("only_without_noise", "sft", {"noise_hits": 1, "quiet_passes": 4, "task_passes": 3, "task_attempts": 4}),
     ("only_under_another_harness", "sft", {"harness_passes": 2}),
     ("leaves_boundary", "sft", {"forbidden": 1}),
     ("family_cannot_parse", "sft", {"parse_errors": 1, "family_parse_rate": 0.2, "truncated": True}),
@@ -124,6 +125,15 @@ def test_what_was_not_measured_matches_nothing_and_is_an_open_question():
     never = evidence(truncated=True, task_passes=0, task_attempts=4, measured=sorted(cheap))
     assert open_questions(never, RULES) == {"setting", "checkpoint", "harness"}
     assert open_questions(evidence(status="error", measured=[]), RULES) == set()
+
+
+def test_only_a_failure_that_met_noise_asks_for_an_attempt_without_it():
+    met = {"noise_hits": 1, "task_passes": 1, "task_attempts": 4}
+    assert "quiet" in open_questions(evidence(**met, measured=[]), RULES)
+    assert "quiet" not in open_questions(evidence(**{**met, "noise_hits": 0}, measured=[]), RULES)
+    for passes, noisy in ((2, 0), (3, 3)):  # too few, or no more than under noise
+        facts = evidence(**{**met, "task_passes": noisy}, quiet_passes=passes)
+        assert decide(facts, RULES).cause != "noise_sensitivity"
 
 
 def test_a_field_that_an_experiment_could_not_find_is_no_open_question():
@@ -270,6 +280,19 @@ def test_evidence_is_of_failures_contested_passes_and_lost_attempts(make_task, m
         "infrastructure_error",
         "not_scored",
     ]
+
+
+def test_visible_tests_that_noise_broke_say_nothing(make_task, make_attempt):
+    task = make_task()
+    seen, broken = (make_attempt(task, n, False, visible=False, errors=(None, None)) for n in range(2))
+    turns = [turn.model_copy(update={"noise": ["timeout"]}) for turn in broken.trajectory.turns]
+    broken = broken.model_copy(update={"trajectory": broken.trajectory.model_copy(update={"turns": turns})})
+    found = {one.trajectory: one for one in collect([seen, broken], {task.id: task}, {})}
+    facts = [
+        (e.noise_hits, e.visible_passed, e.first_bad_turn)
+        for e in map(found.get, (seen.trajectory.id, broken.trajectory.id))
+    ]
+    assert facts == [(0, False, 0), (2, None, None)]
 
 
 def test_an_outcome_judged_twice_with_two_answers_is_unstable(make_task, make_attempt):

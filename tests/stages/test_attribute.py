@@ -10,7 +10,7 @@ import pytest
 
 from bench.planted_faults import Site, World, made, repairs
 from evals.evidence import collect
-from evals.rules import load_rules
+from evals.rules import decide, load_rules
 from schemas.attribution import AttributionSpec, Rung
 from schemas.errors import SandboxError
 from schemas.task import Split
@@ -32,13 +32,15 @@ def world(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> World:
 
 
 @contextmanager
-def lab(world: World, samples: int = 4, **spec: object) -> Iterator[tuple[Lab, list[Attempt]]]:
+def lab(
+    world: World, samples: int = 4, noise: str | None = None, **spec: object
+) -> Iterator[tuple[Lab, list[Attempt]]]:
     tasks = load_tasks(world.ctx)
     with equip(world.ctx, world.goal) as bench:
         sampler = bench.sampler(_base(world), {task.id: task for task in tasks})
         dev = [task for task in tasks if task.split is Split.DEV]
         attempts = bench.attempt(
-            sampler, bench.requests(dev, samples, Purpose.ATTRIBUTION, sampler.policy), audit="all"
+            sampler, bench.requests(dev, samples, Purpose.ATTRIBUTION, sampler.policy, noise), audit="all"
         )
         with open_lab(world.ctx, bench, tasks, attempts, setting=bench.setting()) as opened:
             opened.spec = AttributionSpec(**spec)  # type: ignore[arg-type]
@@ -118,6 +120,40 @@ def test_a_hint_names_lines_and_never_what_stands_there(world: World) -> None:
         assert hint.startswith("look at line ")
         changed = set(task.gold["solution.py"].splitlines()) ^ set(task.files["solution.py"].splitlines())
         assert not any(line.strip() and line.strip() in hint for line in changed)
+
+
+@pytest.fixture(scope="module")
+def flaky(tmp_path_factory: pytest.TempPathFactory, warehouse: Path) -> World:
+    """A policy that takes back what is right when its tests cannot be run, under tools of which most results are broken."""
+    site = Site(tmp_path_factory.mktemp("flaky"), warehouse, "rules", 100, 4)
+    tasks = repairs(site, 6, 4)
+    noise = {"flaky": {"timeout": 0.3, "fail": 0.2, "lose": 0.2}}
+    return World(made(site, "loop", tasks, sampling={"engine": "scripted:shaken"}, noise=noise), tasks)
+
+
+def test_what_passes_only_without_noise_is_said_so_and_is_no_unstable_tool(flaky: World) -> None:
+    with lab(flaky, noise="flaky") as (opened, attempts):
+        failures = _evidence(flaky, attempts)
+        found = climb(opened, attempts, failures, RULES)
+    assert found
+    assert all(one.evidence.noise_hits for one in found)
+    assert {(one.rule, one.route.value, one.evidence.quiet_passes) for one in found} == {
+        ("only_without_noise", "sft", 4)
+    }
+    assert {one.evidence.replayed for one in found} == {"same"}
+    assert sum(e.attempts for one in found for e in one.experiments if e.name == "quiet") == 4 * len(
+        {one.evidence.task_id for one in found}
+    )
+    assert {decide(one.model_copy(update={"measured": []}), RULES).id for one in failures}.isdisjoint(
+        {"replay_is_unstable", "replay_drifts", "verdict_flips", "only_without_noise"}
+    )
+
+
+def test_the_same_policy_fails_nothing_where_the_tools_are_clean(flaky: World) -> None:
+    with lab(flaky) as (opened, attempts):
+        assert _evidence(flaky, attempts) == []
+        assert opened.noise is None
+    assert all(attempt.verdict.passed and not attempt.trajectory.hits() for attempt in attempts)
 
 
 def tried(passes: int, parsed: int, of: int = 4) -> Tried:
