@@ -32,6 +32,8 @@ BOUNDARY = TOO_EARLY | TOO_LATE
 ENVIRONMENT = frozenset({"drift", "unstable", "tool_chain", "observation_cut", "harness_broken"})
 BROKEN_TASK = frozenset({"wrong_task", "wrong_statement"})
 CONTAMINATION = frozenset({"contamination"})
+# Causes that are demonstrated under the noise that backflow's attempts had.
+UNDER_NOISE = frozenset({"noise_sensitivity"})
 REPAIRED = ENVIRONMENT | BROKEN_TASK | CONTAMINATION
 _KINDS: dict[Route, Kind] = {Route.DATA: "tasks", Route.SFT: "demonstrations", Route.RL: "weights"}
 
@@ -93,6 +95,7 @@ def _taught(bucket: Bucket, kind: Kind, spec: BackflowSpec, training_tasks: int,
         weight=spec.weight if kind == "weights" else 1.0,
         operators=list(operators_of(bucket.family)) if kind == "tasks" else [],
         trajectories=list(used.get((bucket.id, kind), ())),
+        noise=spec.noise if kind == "demonstrations" and bucket.cause in UNDER_NOISE else None,
         approved=kind in spec.unattended,
     )
 

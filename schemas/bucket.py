@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from schemas.base import Digest, Frozen, Json, digest_of
+from schemas.base import Digest, Frozen, Json, Name, digest_of
 from schemas.metrics import Estimate
 
 
@@ -177,6 +177,7 @@ class Material(Frozen):
     trajectories: list[str] = Field(default_factory=list, description="training-pool trajectories that it uses")
     failures: list[str] = Field(default_factory=list, description="the failures behind it: members of the bucket")
     cause: str = ""
+    noise: Name | None = Field(default=None, description="kind demonstrations: profile that they are written under")
     subject: str = Field(default="", description="kind proposal: what a person would change: a file, a pin, a task")
     difference: str = Field(default="", description="kind proposal: the change, as a unified difference or one line")
     edits: dict[str, Json] = Field(

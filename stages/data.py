@@ -27,7 +27,7 @@ from stages.artifacts import store
 from stages.checkpoints import start_checkpoint
 from stages.context import Context
 from stages.demonstrations import demonstrate, edge_of, require_mixable, row_of, write_demonstrations
-from stages.equipment import equip
+from stages.equipment import equip, noise_section
 from stages.leaks import find_leaks, of_attempts, of_messages
 from stages.pairs import Preference, make_pairs, write_pairs
 from stages.quarantine import quarantined as quarantined_tasks
@@ -48,6 +48,7 @@ def inputs(ctx: Context) -> Inputs:
         "rewards": spec.rewards.model_dump(mode="json"),
         "safety": spec.safety.model_dump(mode="json"),
     }
+    sections |= noise_section(spec, (item.noise for item in goal.material))
     pins = {**bench_pins(goal), "seed_data": seed_digest(seed_folder(ctx, spec.data))}
     barred = _barred(ctx, goal)
     if barred:

@@ -43,7 +43,12 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
     routed = _routed_demonstrations(goal, training, {task.id for task in wanted})
     tasks_shown = {task.id: task for task in (*wanted, *routed)}
     gold = ScriptedSampler(fetch_base(ctx, goal), tasks_shown, "gold")
-    asked = bench.requests(list(tasks_shown.values()), 1, Purpose.DEMONSTRATION, gold.policy)
+    loud = _profiles(goal, routed)
+    asked = [
+        request
+        for task in tasks_shown.values()
+        for request in bench.requests([task], 1, Purpose.DEMONSTRATION, gold.policy, loud.get(task.id))
+    ]
     attempts = bench.attempt(gold, asked, setting=written(goal))
     kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "prefix": [], "rejection": [], "past": []}
     chosen = {task.id for task in wanted}
@@ -143,6 +148,12 @@ def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set
             pool = [t for t in training if bucket_of(t) == item.bucket and t.id not in taken]
             picked += round_robin(pool, max(1, item.amount // 2), goal.spec.seed)
     return picked
+
+
+def _profiles(goal: GoalRecord, routed: Sequence[Task]) -> dict[str, str]:
+    """Task -> the profile of noise that its material asks for, where the spec still declares it."""
+    asked = {item.family: item.noise for item in goal.material if item.noise in goal.spec.noise}
+    return {task.id: name for task in routed if (name := asked.get(task.family))}
 
 
 def _past(ctx: Context, goal: GoalRecord, training: dict[str, Task]) -> list[Attempt]:

@@ -70,6 +70,15 @@ def test_where_the_model_decides_to_stop_there_are_pairs_beside_the_rest(cause):
     assert [m.kind for m in material([bucket("protocol", Route.SFT)], SPEC)] == ["demonstrations"]
 
 
+def test_what_fails_by_noise_alone_is_demonstrated_under_it():
+    spec = SPEC.model_copy(update={"noise": "flaky"})
+    found = material([bucket("noise_sensitivity", Route.SFT), bucket("protocol", Route.SFT, 2)], spec)
+    assert [(item.cause, item.kind, item.noise) for item in found] == [
+        ("noise_sensitivity", "demonstrations", "flaky"),
+        ("protocol", "demonstrations", None),
+    ]
+
+
 def test_all_material_names_its_cause_and_the_failures_behind_it():
     buckets = [bucket("stops_early", Route.SFT), bucket("coverage", Route.DATA), bucket("verifier_hole", Route.GOAL)]
     found = material(buckets, SPEC)
