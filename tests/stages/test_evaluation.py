@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from schemas.evaluation import EvaluationSpec
-from stages import evaluation
+from bench.planted_faults import Site, made, repairs
+from schemas.evaluation import EvaluationRecord, EvaluationSpec
+from schemas.replay import Level
+from stages import evaluation, rounds
 from stages.evaluation import _audit, _reference, _under_noise
+from stages.recorded import recorded
+from stages.replay import replay
 from tests.evals.conftest import attempt, task
 
 SPEC = EvaluationSpec.model_validate({"suites": [{"name": "held_out", "split": "held_out"}]})
@@ -52,3 +57,29 @@ def test_a_noisy_suite_is_paired_with_the_first_clean_one_of_its_split_and_skill
     (found,) = _under_noise(EvaluationSpec.model_validate({"suites": suites, "resamples": 100}), rows, "rl")
     assert (found.suite, found.candidate, found.reference) == ("noisy", "rl", "rl on clean")
     assert (found.difference.value, found.difference.n) == (-0.5, 2)
+
+
+def test_a_round_reports_clean_against_noisy_and_both_run_again_identically(tmp_path: Path, warehouse: Path) -> None:
+    """The policy takes back what is right as soon as its tests cannot be run."""
+    suites = [
+        {"name": "held_out", "split": "held_out", "samples": 4}, {"name": "retention", "split": "retention", "samples": 1},
+        {"name": "noisy", "split": "held_out", "samples": 4, "noise": "flaky"},
+    ]  # fmt: skip
+    site = Site(tmp_path, warehouse, "rules", 100, 1)
+    ctx = made(
+        site, "loop", repairs(site, 2, 2), until="rl", sampling={"engine": "scripted:shaken"},
+        noise={"flaky": {"timeout": 0.3, "fail": 0.2, "lose": 0.2}}, evaluation={"suites": suites},
+    )  # fmt: skip
+    with ctx.workspace.lock():
+        record = rounds.run_stage(ctx, "evaluation")
+    assert isinstance(record, EvaluationRecord)
+    assert "spec.noise" in record.inputs
+    passes = {(one.suite, one.policy): one.metrics["pass@1"].value for one in record.results}
+    assert passes["held_out", "base"] == 1.0
+    assert (passes["noisy", "base"] or 0.0) < 1.0
+    assert [(p.suite, p.reference) for p in record.paired if " on " in p.reference] == [("noisy", "sft on held_out")]
+    rows = [row for row in recorded(ctx.workspace) if row.stage == "evaluation"]
+    assert sum(row.attempt.trajectory.hits() for row in rows) > 0
+    levels: tuple[Level, ...] = ("L1", "regenerate")
+    for level in levels:
+        assert {answer.same for answer in replay(ctx.workspace, warehouse, rows, level)} == {True}
