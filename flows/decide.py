@@ -18,6 +18,7 @@ import typer
 
 from flows.options import HERE, AsJson, Debug, Folder, print_json
 from flows.settings import prepare
+from reports.text import one_line
 from schemas.bucket import Bucket, Route
 from schemas.decision import TriageDecision
 from schemas.errors import EXIT_DONE, InfrastructureError, InputError
@@ -130,7 +131,9 @@ def _member(bucket: Bucket, start: str) -> str:
 
 def me(root: Path) -> str:
     """The person's own name: what git calls them here, else the login."""
-    done = subprocess.run(["git", "config", "user.name"], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "config", "user.name"], cwd=root, capture_output=True, text=True, errors="replace", check=False
+    )
     name = done.stdout.strip() if done.returncode == 0 else ""
     return name or os.environ.get("USER", "").strip() or getpass.getuser()
 
@@ -170,28 +173,39 @@ def pull_assessments(space: Workspace) -> list[TriageDecision]:
 
     spec = load_spec(space.root / "goal.yaml")
     labels = read_assessments(spec.runtime.tracking_uri or default_uri(space.root), spec.name)
-    records = backflows(space) if labels else {}
+    records = {str(number): record for number, record in backflows(space).items()} if labels else {}
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for label in labels:
         problem = _problem(label, records)
         if problem:
-            print(f"postloop: MLflow label {label.said()}: {problem}; ignored", file=sys.stderr)
+            _ignored(label, problem)
         else:
             groups.setdefault((label.bucket, label.round, label.name), []).append(label)
     known = {one.id for one in decisions(space)}
-    kept = [one for group in groups.values() if (one := _from_labels(group)).id not in known and append(space, one)]
+    kept = []
+    for group in groups.values():
+        try:
+            if (one := _from_labels(group)).id not in known and append(space, one):
+                kept.append(one)
+        except InputError as error:
+            _ignored(group[-1], str(error))
     _tell_disagreement(groups.values(), kept)
     return kept
 
 
-def _problem(label: Any, records: Mapping[int, Any]) -> str | None:
-    if label.name == "route" and label.value not in {one.value for one in Route}:
+def _ignored(label: Any, problem: str) -> None:
+    print(f"postloop: MLflow label {label.said()}: {problem}; ignored", file=sys.stderr)
+
+
+def _problem(label: Any, records: Mapping[str, Any]) -> str | None:
+    """A value may be anything that is JSON: a list or a mapping is in no set of names."""
+    if label.name == "route" and label.value not in [one.value for one in Route]:
         return f"no such route; one of {ROUTES}"
     if label.name == "approve" and not isinstance(label.value, bool):
         return "neither true nor false"
-    record = records.get(int(label.round)) if label.round.isdecimal() else None
+    record = records.get(label.round)
     if record is None or label.record != record.content_digest():
-        return f"its trace is of no round of this workspace (round {label.round or 'unknown'})"
+        return f"its trace is of no round of this workspace (round {one_line(label.round, 20) or 'unknown'})"
     if label.bucket not in {bucket.id for bucket in record.buckets}:
         return f"its failure is in no bucket of round {label.round}"
     return None

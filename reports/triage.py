@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from reports.text import one_line
 from reports.tracking import client_of
 
 NAMES = ("route", "approve")
@@ -37,7 +38,9 @@ class Label:
     record: str
 
     def said(self) -> str:
-        return f"{self.name} {self.value!r} by {self.who or 'nobody named'} on {self.trajectory or self.trace}"
+        """For a terminal: whoever reaches MLflow writes values, names and tags."""
+        who = one_line(self.who, 40) or "nobody named"
+        return f"{self.name} {one_line(repr(self.value), 60)} by {who} on {one_line(self.trajectory or self.trace, 60)}"
 
 
 def read_assessments(uri: str, experiment: str) -> list[Label]:

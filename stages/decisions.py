@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from reports.text import one_line
 from schemas.backflow import BackflowRecord
 from schemas.base import digest_of
 from schemas.bucket import Bucket, Material, Route
@@ -36,7 +37,11 @@ def stamp(moment: datetime) -> str:
 
 
 def identified(**said: object) -> TriageDecision:
-    """A decision under the id that its content gives it."""
+    """A decision under the id that its content gives it. Raises InputError for a name or reason that UTF-8 cannot hold."""
+    for field in ("who", "because"):
+        if any("\ud800" <= char <= "\udfff" for char in str(said[field])):
+            value = one_line(repr(said[field]), 60)
+            raise InputError(f"bucket {said['bucket']}: {field} {value}: not UTF-8; write it in plain characters")
     draft = TriageDecision.model_validate({"id": "0" * 12, **said})
     return draft.model_copy(update={"id": _id_of(draft)})
 
@@ -117,17 +122,20 @@ class Ruling:
         return {one.id for one in (self.route, self.approval) if one is not None}
 
 
-def in_force(found: Sequence[TriageDecision], number: int) -> dict[str, Ruling]:
+def in_force(found: Sequence[TriageDecision], number: int, buckets: Iterable[Bucket] = ()) -> dict[str, Ruling]:
     """Bucket id -> what people want of it in this round. `found`: oldest first, as `decisions` gives them.
 
-    A newer route takes an older approval with it: it was of other material.
+    A newer route takes an older approval with it, as it was of other material; the route that a bucket has by itself does
+    not. `buckets`: of the round, as recorded; not needed by who asks for routes alone.
     """
+    own = {bucket.id: bucket.route for bucket in buckets}
     rulings: dict[str, Ruling] = {}
     for one in found:
         if one.trajectory is not None or one.round > number:
             continue
         before = rulings.get(one.bucket, Ruling())
-        moved = one.route is not None and (before.route is None or before.route.route is not one.route)
+        held = before.route.route if before.route else own.get(one.bucket)
+        moved = one.route is not None and one.route is not held
         approval = one if one.approve is not None and one.round == number else None
         rulings[one.bucket] = Ruling(
             route=before.route if one.route is None else one,
@@ -164,7 +172,7 @@ def obeyed(
     A failure that was taken out of its bucket is none of the failures behind the material; with none left there is no
     material. Approved proposals pass; what they propose is still a person's to do.
     """
-    rulings, out = in_force(found, number), struck(found, number)
+    rulings, out = in_force(found, number, record.buckets), struck(found, number)
     handed: list[Material] = []
     bears: set[str] = set()
     for bucket in sorted(record.buckets, key=lambda one: one.id):
@@ -192,7 +200,7 @@ def _without(item: Material, bucket: Bucket, gone: Mapping[str, TriageDecision])
 
 def undecided(record: BackflowRecord, number: int, found: Sequence[TriageDecision]) -> list[Bucket]:
     """Buckets with material that no person has approved or rejected yet, largest first."""
-    rulings, waiting = in_force(found, number), {item.bucket for item in record.material}
+    rulings, waiting = in_force(found, number, record.buckets), {item.bucket for item in record.material}
     left = [one for one in record.buckets if one.id in waiting and rulings.get(one.id, Ruling()).approve is None]
     return sorted(left, key=lambda one: (-one.size, one.id))
 
@@ -221,8 +229,9 @@ def backflows(space: Workspace) -> dict[int, BackflowRecord]:
 
 
 def plain(decision: TriageDecision) -> str:
-    """One line for people."""
+    """One line for people, whatever was written as the name and the reason."""
     words = [f"goes to {decision.route.value}"] if decision.route else []
     words += [] if decision.approve is None else ["is approved" if decision.approve else "is rejected"]
     about = f"failure {decision.trajectory} of bucket" if decision.trajectory else "bucket"
-    return f"{about} {decision.bucket} of round {decision.round} {' and '.join(words)}, by {decision.who}: {decision.because}"
+    said = f"{about} {decision.bucket} of round {decision.round} {' and '.join(words)}"
+    return f"{said}, by {one_line(decision.who, 40)}: {one_line(decision.because, 200)}"

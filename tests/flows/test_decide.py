@@ -111,6 +111,13 @@ def test_what_says_nothing_or_speaks_of_nothing_is_one_line(space: Workspace) ->
     assert "takes no bucket" in refused(space, NEVER.id, "--from-mlflow")
 
 
+@pytest.mark.parametrize("field", ["who", "because"])
+def test_bytes_that_are_no_text_are_one_line(space: Workspace, field: str) -> None:
+    said = {"who": "ann", "because": "x", field: "x\udcff"}
+    line = refused(space, NEVER.id, "--reject", "--who", said["who"], "--because", said["because"])
+    assert f"bucket {NEVER.id}: {field} 'x\\udcff': not UTF-8" in line
+
+
 def test_an_ambiguous_start_names_those_that_it_means(tmp_path: Path) -> None:
     twins = [NEVER.model_copy(update={"id": f"abc{n}" + "0" * 8}) for n in range(2)]
     space = fabricated.workspace(tmp_path / "loop")
@@ -250,6 +257,38 @@ def test_what_code_proposed_is_no_label_and_what_means_nothing_is_told_and_left(
     assert "label route 'banana' by ann on attribution-" in lines[0]
     assert "no such route; one of goal, data" in lines[0]
     assert "neither true nor false; ignored" in lines[1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("route", ["rl"]), ("route", {"to": "rl"}), ("approve", [True])])
+def test_a_label_whose_value_is_no_word_is_told_and_left_and_the_round_goes_on(
+    told: tuple[Workspace, str], capsys: pytest.CaptureFixture[str], name: str, value: object
+) -> None:
+    space, uri = told
+    by = traces(space, uri)
+    label(uri, by[IDS[0]], name, value)
+    label(uri, by[IDS[2]], "route", "data")
+    take_in_labels(space)
+    assert [one.bucket for one in decisions(space)] == [ODD.id]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"postloop: MLflow label {name} {value!r} by ann on ")
+    assert line.endswith("; ignored")
+
+
+def test_names_and_reasons_reach_the_terminal_on_one_short_line(told: tuple[Workspace, str]) -> None:
+    space, uri = told
+    hostile = "<b>\n\x1b[2Jadmin" + "A" * 100_000
+    label(uri, traces(space, uri)[IDS[0]], "route", "sft", hostile)
+    label(uri, traces(space, uri)[IDS[2]], "route", "banana\x1b[2J", hostile)
+    taken = postloop(space, "decide", "--from-mlflow")
+    given = postloop(space, "decide", WEAK.id, "--approve", "--because", hostile, "--who", hostile)
+    for done in (taken, given):
+        assert done.exit_code == 0, done.output
+        (line,) = done.stdout.splitlines()
+        assert "by <b>⏎\\x1b[2JadminAA" in line
+        assert len(line) < 500
+        assert "\x1b" not in done.output
+    assert hostile in {one.because for one in decisions(space)}, "what is kept is what was said"
+    assert len(taken.stderr) < 500
 
 
 def test_where_labels_of_a_bucket_disagree_the_newest_holds_and_is_said_once(

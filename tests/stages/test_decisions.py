@@ -137,6 +137,16 @@ def test_a_new_route_takes_the_approval_of_the_old_material_with_it(space: Works
     assert in_force(decisions(space), 1)[NEVER.id].approve is False
 
 
+def test_the_route_that_a_bucket_has_already_leaves_its_approval(space: Workspace, say: Say) -> None:
+    say(WEAK.id, approve=True)
+    say(WEAK.id, route="goal")
+    assert material_of(space)[WEAK.id] == ("proposal", 0)
+    record = space.read(1, "backflow")
+    assert [one.id for one in undecided(record, 1, decisions(space))] == [NEVER.id]  # type: ignore[arg-type]
+    say(WEAK.id, route="data")
+    assert in_force(decisions(space), 1, record.buckets)[WEAK.id].approve is None  # type: ignore[union-attr]
+
+
 def test_what_is_undecided_is_what_has_material_and_no_word_on_it(space: Workspace, say: Say) -> None:
     record = space.read(1, "backflow")
     assert [one.id for one in undecided(record, 1, decisions(space))] == [NEVER.id, WEAK.id]  # type: ignore[arg-type]
