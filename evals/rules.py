@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +111,28 @@ def check_rules(rules: Sequence[Rule | Json], where: str = "routes", lines: Sequ
 
 def complete(rules: Sequence[Rule] | None) -> list[Rule]:
     """A spec's own rules behind those that are not a spec's to change: what has no score is nobody's failure. None: the
-    default file."""
-    default = load_rules()
+    default file. SpecError where both together would give one cause two routes."""
+    default = _shipped()
     if rules is None:
-        return default
+        return list(default)
     fixed = [rule for rule in default if "status" in rule.when]
-    return [*fixed, *(rule for rule in rules if rule.id not in {rule.id for rule in fixed})]
+    own = [(index, rule) for index, rule in enumerate(rules) if rule.id not in {one.id for one in fixed}]
+    problems = [
+        f"routes[{index}]: {rule.id}.route: {rule.route.value}, but cause {rule.cause} goes to {one.route.value} by the "
+        f"built-in rule {one.id}; one cause has one route: name another cause"
+        for index, rule in own
+        for one in fixed
+        if one.cause == rule.cause and one.route is not rule.route
+    ]
+    if problems:
+        raise SpecError(problems)
+    return [*fixed, *(rule for _, rule in own)]
+
+
+@cache
+def _shipped() -> tuple[Rule, ...]:
+    """Read once: a spec with routes is checked against them at every start of a command."""
+    return tuple(load_rules())
 
 
 def rules_digest(rules: Sequence[Rule]) -> str:

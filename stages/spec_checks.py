@@ -62,7 +62,12 @@ def checks(plain: Json, root: Path) -> list[tuple[Place, str]]:
         found += _twice((name, "phases"), [phase.name for phase in phases], "phase")
     for name in ("capabilities", "criteria"):
         found += _twice((name,), [item.get("name") for item in section.mappings(name)], name)
-    found += [*_bundles(plain, root), *_model(plain, root), *_paths(section.get("safety", Safety))]
+    found += [
+        *_bundles(plain, root),
+        *_audit(plain, root),
+        *_model(plain, root),
+        *_paths(section.get("safety", Safety)),
+    ]
     backflow = section.get("backflow", BackflowSpec)
     return [*found, *_noise(plain, evaluation, rl, backflow), *_routes(plain), *_dev(data, backflow)]
 
@@ -292,13 +297,37 @@ def _bundles(plain: dict[str, Any], root: Path) -> Found:
                 yield (field, of), problem
 
 
-def _bundle_problem(ref: str, kind: str, root: Path) -> str | None:
+def _audit(plain: dict[str, Any], root: Path) -> Found:
+    """An audit by the training verifier itself contests nothing: what that one lets through would never be seen.
+
+    Not covered: a kind's own verifier (verifier_of) that is the audit verifier, since other kinds are audited still.
+    """
+    from environments.bundles import tree_digest
+
+    refs = [plain.get(field, GoalSpec.model_fields[field].default) for field in ("verifier", "audit_verifier")]
+    if not all(isinstance(ref, str) for ref in refs):
+        return
+    try:
+        own, audit = (_bundle(ref, root) for ref in refs)
+        same = own.resolve() == audit.resolve() or tree_digest(own) == tree_digest(audit)
+    except (InputError, OSError, ValueError):
+        return  # told at its own field
+    if same:
+        text = f"{shown(refs[1])} is the verifier {shown(refs[0])} itself, so it contests nothing"
+        yield ("audit_verifier",), f"{text}; name another one, or write null to audit nothing"
+
+
+def _bundle(ref: str, root: Path) -> Path:
     from environments.bundles import find
 
     here = root / ref
     stored = sorted(path.parent for path in root.glob("artifacts/goal/*/bundle.json"))
+    return here if "\0" not in ref and (here / "bundle.json").is_file() else find(ref, stored)
+
+
+def _bundle_problem(ref: str, kind: str, root: Path) -> str | None:
     try:
-        folder = here if "\0" not in ref and (here / "bundle.json").is_file() else find(ref, stored)
+        folder = _bundle(ref, root)
         about = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
         found = str(about["kind"])
     except (InputError, OSError, ValueError, KeyError, TypeError):
@@ -331,14 +360,14 @@ def _paths(safety: Safety | None) -> Found:
 
 def _routes(plain: dict[str, Any]) -> Found:
     """The checks of evals/rules.py, whose lines begin `routes[index]: rule.field: ` here."""
-    from evals.rules import check_rules
+    from evals.rules import check_rules, complete
 
     routes = plain.get("routes")
     rules = [_valid(item, Rule) for item in routes] if isinstance(routes, list) else []
     if not isinstance(routes, list) or None in rules:
         return
     try:
-        check_rules([rule for rule in rules if rule is not None], "routes")
+        complete(check_rules([rule for rule in rules if rule is not None], "routes"))
     except SpecError as error:
         for line in error.problems:
             found = re.fullmatch(r"routes\[(\d+)\]: [a-z0-9_]+\.([^:]+): (.*)", line)

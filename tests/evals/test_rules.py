@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from evals.evidence import collect
 from evals.rules import (
     DEFAULT,
     check_rules,
+    complete,
     decide,
     holding,
     load_rules,
@@ -244,6 +247,18 @@ def test_a_file_that_is_no_list_of_rules_is_refused(tmp_path, text, problem):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(InputError, match=r"absent.yaml: cannot be read"):
         load_rules(tmp_path / "absent.yaml")
+
+
+def test_a_specs_rules_give_no_cause_of_a_built_in_one_another_route():
+    def own(**said: Any) -> Rule:
+        return Rule.model_validate({"id": "mine", "cause": "mine", "route": "rl", "when": {}, "because": "b", **said})
+
+    assert [rule.id for rule in complete([own()])] == ["infrastructure_error", "not_scored", "mine"]
+    assert len(complete([own(cause="unscored", route="evaluation")])) == 3
+    assert len(complete([own(), own(id="not_scored", cause="unscored")])) == 3, "that one is not a spec's to change"
+    with pytest.raises(SpecError, match=r"routes\[1\]: mine.route: rl, but cause unscored goes to evaluation") as error:
+        complete([own(id="other"), own(cause="unscored")])
+    assert len(error.value.problems) == 1
 
 
 def test_rules_of_a_spec_are_checked_alike():

@@ -333,7 +333,30 @@ MALFORMED = [
         "goal.yaml:30: routes.0.when.pass:",
         "no such field",
     ),
+    (
+        "a rule that gives a built-in cause another owner",
+        GOOD + "routes:\n- {id: a, cause: unscored, route: rl, when: {}, because: b}\n",
+        "goal.yaml:30: routes.0.route:",
+        "cause unscored goes to evaluation by the built-in rule not_scored",
+    ),
+    (
+        "an audit by the verifier itself",
+        GOOD + "verifier: pytest_files\n",
+        "goal.yaml:",
+        "audit_verifier: 'pytest_files' is the verifier 'pytest_files' itself, so it contests nothing; name another",
+    ),
 ]
+
+
+def test_an_audit_verifier_is_another_bundle_under_any_name(tmp_path: Path) -> None:
+    from environments.bundles import Bundle, builtin
+
+    digest = Bundle(builtin("cases")).digest
+    for ref in ("cases", digest, digest[:12]):
+        (line,) = problems(tmp_path, GOOD + f"audit_verifier: {ref}\n")
+        assert "is the verifier 'cases' itself" in line
+    assert problems(tmp_path, GOOD + "verifier: pytest_files\naudit_verifier: null\n") == []
+    assert problems(tmp_path, GOOD + "verifier_of: {repository: pytest_files}\n") == []
 
 
 PROFILE = "noise: {flaky: {timeout: 0.1, fail: 0.1, lose: 0.1}}\n"
