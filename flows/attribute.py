@@ -30,7 +30,7 @@ def attribute(
 ) -> int:
     """Find the cause of failures by experiment: score again, execute again, let the policy go on, swap one pin."""
     from stages.attribute import attribute as climb
-    from stages.attributed import keep
+    from stages.attributed import folder_of, keep
     from stages.context import threads
     from stages.decisions import now
     from stages.spec import load_spec
@@ -42,6 +42,7 @@ def attribute(
     if bool(names) == (bucket is not None):
         raise InputError("attribute: give ids or --bucket ID, one of them; `postloop failures` lists examples")
     refuse_to_replay(space, names or [])
+    folder_of(space)  # before the ladder is climbed, not after it
     spec = load_spec(space.root / "goal.yaml")
     with reporter("attribute", as_json) as progress:
         found = climb(

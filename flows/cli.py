@@ -420,11 +420,13 @@ def verify(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
 
     space = _open(workspace)
     problems = space.verify()
-    try:
-        decisions(space)
-        kept(space)
-    except IntegrityError as error:
-        problems.append(str(error))
+    for read in (decisions, kept):
+        try:
+            read(space)
+        except IntegrityError as error:
+            problems.append(str(error))
+    told = {problem.partition(":")[0] for problem in problems}
+    problems += [problem for problem in space.verify_appended() if problem.partition(":")[0] not in told]
     if as_json:
         print_json({"ok": not problems, "problems": problems})
     else:

@@ -4,11 +4,13 @@ Anyone may append one while a round runs: a decision is a file of its own, under
 workspace's writer commits it. A decision is about one round: its route holds for that round's material and for later
 rounds, until a newer one; its approval is of the material that the person saw, so of that round's alone.
 
-Not covered: a `when` edited by hand (git shows it); clocks of several machines that disagree about which is newer.
+Not covered: a `when` edited by hand before its file was committed (`postloop verify` tells of later ones); clocks of several
+machines that disagree about which is newer.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from reports.text import one_line
 from schemas.backflow import BackflowRecord
-from schemas.base import digest_of
+from schemas.base import Json, digest_of
 from schemas.bucket import Bucket, Material, Route
 from schemas.decision import TriageDecision
 from schemas.errors import InputError, IntegrityError
@@ -43,11 +45,12 @@ def identified(**said: object) -> TriageDecision:
             value = one_line(repr(said[field]), 60)
             raise InputError(f"bucket {said['bucket']}: {field} {value}: not UTF-8; write it in plain characters")
     draft = TriageDecision.model_validate({"id": "0" * 12, **said})
-    return draft.model_copy(update={"id": _id_of(draft)})
+    return draft.model_copy(update={"id": _id_of(draft.model_dump(mode="json"))})
 
 
-def _id_of(decision: TriageDecision) -> str:
-    return digest_of(decision.model_dump(mode="json", exclude={"id", "when"}))[:12]
+def _id_of(written: Mapping[str, Json]) -> str:
+    """Of the fields as they were written: those that our schema gets later leave the ids of old files."""
+    return digest_of({name: value for name, value in written.items() if name not in ("id", "when")})[:12]
 
 
 def append(space: Workspace, decision: TriageDecision) -> bool:
@@ -93,13 +96,14 @@ def _read(path: Path) -> TriageDecision:
     name = f"{DECISIONS}/{path.name}"
     remedy = f"restore it with `git checkout -- {name}`"
     try:
-        found = TriageDecision.model_validate_json(path.read_bytes())
-        when = stamp(datetime.fromisoformat(found.when))
+        raw = json.loads(path.read_bytes())
+        found = TriageDecision.model_validate_json(json.dumps(raw))
+        when, identity = stamp(datetime.fromisoformat(found.when)), _id_of(raw)
     except ValueError as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise IntegrityError(f"{name}: not a decision: {first}; {remedy}") from error
-    if path.stem not in {found.id, _id_of(found)} or found.id != _id_of(found):
-        raise IntegrityError(f"{name}: its content is that of decision {_id_of(found)}; {remedy}")
+    if path.stem != identity or found.id != identity:
+        raise IntegrityError(f"{name}: its content is that of decision {identity}; {remedy}")
     return found.model_copy(update={"when": when})
 
 

@@ -64,6 +64,12 @@ def uncommitted(root: Path, paths: Sequence[str]) -> list[str]:
     return sorted(entry[3:] for entry in listing.split("\0") if entry)
 
 
+def changed(root: Path, paths: Sequence[str]) -> list[str]:
+    """Those files below `paths` that the last commit has and that are gone or differ now, relative and sorted."""
+    listing = _run(root, "diff", "--name-only", "-z", "--no-renames", "--diff-filter=DMT", "HEAD", "--", *paths)
+    return sorted(name for name in listing.split("\0") if name)
+
+
 def tips(root: Path) -> list[str]:
     """Commits that HEAD, a branch, a tag or the stash names, each once."""
     form = "%(if)%(*objectname)%(then)%(*objecttype) %(*objectname)%(else)%(objecttype) %(objectname)%(end)"

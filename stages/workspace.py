@@ -388,14 +388,18 @@ class Workspace:
         return messages + self.settle_appended()
 
     def settle_appended(self) -> list[str]:
-        """Commit each decision and attribution that was appended since, also while we held the lock. Returns the commits'
-        messages."""
+        """Commit each decision and attribution that was appended since, also while we held the lock. One that was changed is
+        left for `verify` to find: they are never written twice. Returns the commits' messages."""
         self._require_lock()
         folders = [name for name in (DECISIONS, ATTRIBUTIONS) if (self.root / name).is_dir()]
-        waiting = git.uncommitted(self.root, folders) if folders else []
-        new = [name for name in waiting if _APPENDED.fullmatch(name) and (self.root / name).is_file()]
+        waiting = set(git.uncommitted(self.root, folders) if folders else ()) - set(self._changed_appended())
+        new = [name for name in sorted(waiting) if _APPENDED.fullmatch(name) and (self.root / name).is_file()]
         told = {name: f"{Path(name).parent.name.removesuffix('s')} {Path(name).stem}" for name in new}
         return [message for name, message in told.items() if git.commit(self.root, [name], message)]
+
+    def _changed_appended(self) -> list[str]:
+        found = git.changed(self.root, [DECISIONS, ATTRIBUTIONS])
+        return [name for name in found if _APPENDED.fullmatch(name)]
 
     def _settle_pins(self, number: int, records: Mapping[StageName, Record]) -> None:
         """Pins are written just before the record: after a kill in between they name a stage that is not done."""
@@ -409,11 +413,13 @@ class Workspace:
         return git.uncommitted(self.root, folders) if folders else []
 
     def _specs(self) -> list[str]:
-        """What people write and has changed: specs, decisions, the schedule; nothing git ignores."""
+        """What people write and has changed: specs, decisions, the schedule; nothing git ignores. A decision that was written
+        once is no such thing: with its change committed, `verify` could not tell."""
         shown = [path for path in self.root.iterdir() if not path.name.startswith(".") and path.name not in _STORE]
         found = [file for path in shown for file in (path.rglob("*.yaml") if path.is_dir() else [path])]
         names = [path.relative_to(self.root).as_posix() for path in found if path.suffix == ".yaml"]
-        return git.uncommitted(self.root, [*names, DECISIONS, "schedule.json"])
+        waiting = git.uncommitted(self.root, [*names, DECISIONS, "schedule.json"])
+        return sorted(set(waiting) - set(self._changed_appended()))
 
     def _files_of(self, number: int, record: Record) -> list[str]:
         names = (f"{record.stage}.json", "pins.json", f"telemetry/{record.stage}.json")
@@ -448,6 +454,17 @@ class Workspace:
         if any("not a " in problem for problem in problems):
             return problems
         return problems + [problem for ref in self.refs() for problem in artifacts.problems_of(self, ref)]
+
+    def verify_appended(self) -> list[str]:
+        """Decisions and attributions that were deleted or changed since they were committed, one line for each.
+
+        Not covered: one whose deletion or change somebody committed; `git log` shows that.
+        """
+        what = {
+            name: "differs from its commit" if (self.root / name).exists() else "is gone"
+            for name in self._changed_appended()
+        }
+        return [f"{name}: {said}; restore it with `git checkout HEAD -- {name}`" for name, said in what.items()]
 
     def push(self, remote: str | None = None) -> int:
         """Send every artifact to a DVC remote; damaged ones are refused. Returns the number of files sent."""

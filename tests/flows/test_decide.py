@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,11 +23,13 @@ from flows.cli import app
 from flows.decide import pull_assessments, take_in_labels
 from flows.review import track
 from schemas.bucket import Material, Route
+from stages.attributed import keep
 from stages.decisions import decisions
 from stages.goal import inputs, merged
 from stages.workspace import Workspace
 from tests import fabricated
 from tests.reports import synthetic
+from tests.stages.test_attributed import answer
 
 ATTEMPTS = [synthetic.attempt(index, "x") for index in range(4)]
 IDS = [attempt.trajectory.id for attempt in ATTEMPTS]
@@ -152,6 +155,29 @@ def test_verify_finds_a_decision_that_was_edited(space: Workspace) -> None:
     path.write_text(path.read_text().replace('"ann"', '"bob"'))
     done = postloop(space, "verify")
     assert (done.exit_code, done.stdout.split(": its content")[0]) == (1, f"decisions/{path.name}")
+
+
+def test_verify_finds_what_was_deleted_or_changed_since_its_commit_and_minds_no_other_file(space: Workspace) -> None:
+    assert postloop(space, "decide", NEVER.id, "--reject", "--because", "x", "--who", "ann").exit_code == 0
+    keep(space, [answer("a-1")], "2026-03-01T08:00:00.000+00:00")
+    for folder in ("decisions", "attributions"):
+        (space.root / folder / "notes.json").write_text("{}")
+    assert postloop(space, "verify").exit_code == 0, "what is not committed yet was appended while a round runs"
+    with space.lock():
+        pass
+    for folder in ("decisions", "attributions"):
+        (path,) = (one for one in (space.root / folder).glob("*.json") if one.name != "notes.json")
+        before, name = path.read_bytes(), f"{folder}/{path.name}"
+        path.write_bytes(re.sub(rb'("when": "20)\d\d', rb"\g<1>01", before))
+        remedy = f"restore it with `git checkout HEAD -- {name}`"
+        done = postloop(space, "verify")
+        assert (done.exit_code, done.stdout) == (1, f"{name}: differs from its commit; {remedy}\n")
+        path.unlink()
+        done = postloop(space, "verify")
+        assert (done.exit_code, done.stdout) == (1, f"{name}: is gone; {remedy}\n")
+        subprocess.run(["git", "checkout", "-q", "HEAD", "--", name], cwd=space.root, check=True)
+        assert path.read_bytes() == before
+    assert postloop(space, "verify").exit_code == 0
 
 
 def test_failures_show_the_material_as_people_want_it_and_the_ledger_all_rounds(

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from schemas.attribution import Attribution
+from schemas.base import digest_of
 from schemas.bucket import Evidence, Route
 from schemas.errors import IntegrityError
 from stages import git
+from stages.artifacts import pretty
 from stages.attributed import keep, kept
 from stages.workspace import Workspace
 from tests import fabricated
@@ -59,3 +61,25 @@ def test_a_changed_answer_is_refused_by_name(space: Workspace) -> None:
     path.write_text("{")
     with pytest.raises(IntegrityError, match="not an attribution"):
         kept(space)
+
+
+def test_an_answer_of_a_version_whose_evidence_had_fewer_fields_is_as_it_was(space: Workspace) -> None:
+    one = answer("a-1").model_dump(mode="json")
+    del one["evidence"]["untrained"], one["overridden_by"]
+    path = space.root / "attributions" / f"{digest_of(one)[:12]}.json"
+    path.parent.mkdir()
+    path.write_bytes(pretty({"when": FIRST, "attribution": one}))
+    assert [found.attribution for found in kept(space)] == [answer("a-1")]
+
+
+def test_other_files_of_the_folder_are_left_alone_and_a_file_in_its_place_is_told(space: Workspace) -> None:
+    folder = space.root / "attributions"
+    folder.mkdir()
+    (folder / "notes.json").write_text("{}")
+    assert kept(space) == []
+    (folder / "notes.json").unlink()
+    folder.rmdir()
+    folder.write_text("a file")
+    for call in (lambda: keep(space, [answer("a-1")], FIRST), lambda: kept(space)):
+        with pytest.raises(IntegrityError, match=r"^attributions: is a file, .*; move it away$"):
+            call()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from schemas.base import digest_of
 from schemas.bucket import Material, Route
 from schemas.decision import TriageDecision
 from schemas.errors import InputError, IntegrityError
@@ -105,6 +106,35 @@ def test_a_decision_that_was_edited_is_refused_by_name(space: Workspace, say: Sa
     with pytest.raises(IntegrityError, match=r"not a decision: .*git checkout") as error:
         decisions(space)
     assert "\n" not in str(error.value)
+
+
+def test_a_decision_of_a_version_with_fewer_fields_is_as_it_was(space: Workspace, say: Say) -> None:
+    decision = say(NEVER.id, route="rl")
+    path = space.root / f"decisions/{decision.id}.json"
+    fewer = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("source", "when")}
+    identity = digest_of({name: value for name, value in fewer.items() if name != "id"})[:12]
+    path.unlink()
+    path.with_stem(identity).write_text(json.dumps({**fewer, "id": identity, "when": decision.when}))
+    assert decisions(space) == [decision.model_copy(update={"id": identity})]
+
+
+def test_what_was_committed_once_is_not_committed_again_with_its_change(space: Workspace, say: Say) -> None:
+    decision, other = say(NEVER.id, route="rl"), say(WEAK.id, approve=True)
+    with space.lock():
+        pass
+    path, gone = (space.root / f"decisions/{one.id}.json" for one in (decision, other))
+    path.write_text(path.read_text().replace("08:00:00", "09:00:00"))
+    gone.unlink()
+    fabricated.leave(space, 2, [ODD])  # takes the lock and commits records, and whatever people wrote
+    assert space.verify_appended() == [
+        f"{name}: {what}; restore it with `git checkout HEAD -- {name}`"
+        for name, what in sorted(
+            {
+                f"decisions/{decision.id}.json": "differs from its commit",
+                f"decisions/{other.id}.json": "is gone",
+            }.items()
+        )
+    ]
 
 
 def test_other_files_of_the_folder_are_left_alone(space: Workspace) -> None:
