@@ -72,12 +72,19 @@ def _propose(bucket: Bucket, seen: Seen) -> Proposal:
 
 
 def _verifier(bucket: Bucket, seen: Seen) -> Proposal:
-    """The contested attempts as fixtures, and the audit verifier in the training verifier's place as the first try."""
+    """The contested attempts as fixtures, and the audit verifier in the training verifier's place as the first try.
+
+    It is no audit verifier any more then: it would contest nothing of its own, and the bucket would be gone by construction.
+    """
     contested = [attempt for attempt in seen.members(bucket) if attempt.audit is not None]
     kinds = [seen.tasks[a.trajectory.task_id].kind for a in contested if a.trajectory.task_id in seen.tasks]
     where, now = _judge_of(seen.goal.spec, kinds[0] if kinds else "function")
     audit, fixtures = seen.goal.spec.audit_verifier, [_fixture(attempt) for attempt in contested[:SHOWN]]
-    change = "" if audit in (None, now) else _difference(f"{where}: {now}", f"{where}: {audit}")
+    change = (
+        ""
+        if audit in (None, now)
+        else _difference(f"{where}: {now}\naudit_verifier: {audit}", f"{where}: {audit}\naudit_verifier: null")
+    )
     must = "must fail" if bucket.cause == "verifier_hole" else "must pass"
     lines = [*([change] if change else []), *(f"fixture, {must}: {fixture}" for fixture in fixtures)]
     return Proposal(
@@ -85,8 +92,9 @@ def _verifier(bucket: Bucket, seen: Seen) -> Proposal:
         difference="\n".join(lines),
         then="repair the bundle, or take the audit verifier: "
         + (f"once approved, `postloop apply {bucket.id[:4]}`" if change else "`postloop rescore --verifier REF`")
-        + " judges the old samples first",
-        edits={where: audit} if change else {},
+        + " judges the old samples first"
+        + ("; then declare another audit_verifier, else nothing measures this bucket any more" if change else ""),
+        edits={where: audit, "audit_verifier": None} if change else {},
     )
 
 

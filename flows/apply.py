@@ -1,23 +1,24 @@
 """`postloop apply BUCKET`: write what an approved proposal changes in goal.yaml, and re-score the old samples under it.
 
 Only where a person approved it and the change can be computed: a number of the reward rules, another verifier, a setting of
-the evaluation. Exit 0 when goal.yaml says so now, also when it did before.
+the evaluation. Exit 0 when goal.yaml says so now, also when it did before; then the re-scoring, which a kill may have cut
+off, is made up for, or its answer found again. Exit 3 where infrastructure kept samples from their verdict.
 """
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from flows.options import HERE, AsJson, Debug, Folder, print_json
-from flows.rescore import rescore
+from flows.rescore import Outcome, asked, judged_again, show
 from flows.settings import prepare
-from schemas.errors import EXIT_DONE, InputError, SpecError
+from schemas.errors import EXIT_DONE, InputError, IntegrityError
 
 if TYPE_CHECKING:
     from schemas.bucket import Material
+    from schemas.goal import GoalSpec
     from stages.workspace import Workspace
 
 JUDGING = ("verifier", "rewards")  # what a re-scoring is about
@@ -34,24 +35,54 @@ def apply(
     debug: Debug = False,
 ) -> int:
     """Write the change that a person approved into goal.yaml, then judge or price old trajectories anew under it."""
+    from stages.apply import difference, planned
     from stages.workspace import Workspace
 
     space = Workspace.open(workspace)
     prepare(space.root)
-    item = _approved(space, bucket, number)
-    difference = _written(space, item, dry_run)
-    if as_json:
-        print_json({"bucket": item.bucket, "edits": item.edits, "difference": difference, "written": not dry_run})
+    item, seen = _approved(space, bucket, number)
+    if dry_run:
+        change, outcome = difference(*planned(space.spec_path, item.edits, seen)), None
+        if not as_json:
+            _tell(item, change)
     else:
-        print(difference or f"goal.yaml has it already: {', '.join(item.edits)}")
-    judging = any(name.partition(".")[0].startswith(JUDGING) for name in item.edits)
-    if judging and difference and not dry_run and space.rounds() and not as_json:
-        return rescore(None, None, None, False, workspace, False, debug)
-    return EXIT_DONE
+        change, outcome = _applied(space, item, seen, as_json)
+    if as_json:
+        print_json(
+            {"bucket": item.bucket, "edits": item.edits, "difference": change, "written": bool(change) and not dry_run,
+             "rescore": outcome.plain() if outcome else None}
+        )  # fmt: skip
+    return outcome.exit_code if outcome else EXIT_DONE
 
 
-def _approved(space: Workspace, start: str, number: int | None) -> Material:
-    """The proposal of the bucket, as people want it by now. Raises InputError where nobody approved it or it has no edits."""
+def _applied(space: Workspace, item: Material, seen: GoalSpec, as_json: bool) -> tuple[str, Outcome | None]:
+    """The difference, empty when goal.yaml had it already, and what the re-scoring found. The lock comes first: else a round
+    that runs would let the change be written, and keep the samples from being judged under it."""
+    from stages.apply import difference, planned, write
+
+    with space.lock():
+        before, after = planned(space.spec_path, item.edits, seen)
+        change = difference(before, after)
+        if change:
+            write(space.spec_path, after)
+        if not as_json:
+            _tell(item, change)
+        judging = any(name.partition(".")[0].startswith(JUDGING) for name in item.edits)
+        if not judging or not space.rounds():
+            return change, None
+        outcome = judged_again(asked(space), False, as_json)
+    if not as_json:
+        show(outcome, False)
+    return change, outcome
+
+
+def _tell(item: Material, change: str) -> None:
+    print(change or f"goal.yaml has it already: {', '.join(item.edits)}")
+
+
+def _approved(space: Workspace, start: str, number: int | None) -> tuple[Material, GoalSpec]:
+    """The proposal of the bucket, as people want it by now, and the spec that it was made from. Raises InputError where
+    nobody approved it or it has no edits."""
     from flows.review import handed
     from stages.decisions import backflows, bucket_named
 
@@ -72,40 +103,15 @@ def _approved(space: Workspace, start: str, number: int | None) -> Material:
         )
     if not item.edits:
         raise InputError(f"bucket {found.id}: its change is a person's to write ({item.subject}): {item.note}")
-    return item
+    return item, _spec_of(space, known[about].reused_from or about)
 
 
-def _written(space: Workspace, item: Material, dry_run: bool) -> str:
-    """The difference of goal.yaml, which is replaced when the new text is a valid spec; empty when it says so already."""
-    import difflib
+def _spec_of(space: Workspace, number: int) -> GoalSpec:
+    """What the proposals of a round were made from: its record says which values it saw."""
+    from schemas.goal import GoalRecord
 
-    from stages.apply import edited
-    from stages.artifacts import disk_errors, write_durably
-    from stages.spec import load_spec
-
-    spec = load_spec(space.spec_path).model_dump(mode="json")
-    missing = {name: value for name, value in item.edits.items() if _at(spec, name) != value}
-    before = space.spec_path.read_bytes().decode("utf-8")
-    after = edited(before, missing)
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-    difference = "".join(difflib.unified_diff(old, new, "goal.yaml", "goal.yaml"))
-    if not missing or dry_run:
-        return difference
-    draft = space.root / f".goal-{os.getpid()}.yaml"
-    with disk_errors("goal.yaml"):
-        try:
-            write_durably(draft, after.encode())
-            load_spec(draft)
-        except SpecError as error:
-            raise InputError(f"goal.yaml: with the change it is no valid spec: {error}; make it by hand") from error
-        else:
-            write_durably(space.spec_path, after.encode())
-        finally:
-            draft.unlink(missing_ok=True)
-    return difference
-
-
-def _at(spec: Any, name: str) -> Any:
-    for part in name.split("."):
-        spec = spec.get(part) if isinstance(spec, dict) else None
-    return spec
+    goal = space.read(number, "goal")
+    if not isinstance(goal, GoalRecord):
+        name = f"rounds/{number:04d}/goal.json"
+        raise IntegrityError(f"{name}: is gone, so what the proposal saw is unknown; `git checkout HEAD -- {name}`")
+    return goal.spec

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 
@@ -41,36 +41,71 @@ def rescore(
 
     What used a flipped reward becomes stale: no round builds on it unless goal.yaml says `stale: use`.
     """
-    from stages.context import Context, threads
-    from stages.recall import Recall
-    from stages.rescore import rescore as again
-    from stages.spec import load_spec
     from stages.workspace import Workspace
 
     space = Workspace.open(workspace)
     prepare(space.root)
+    what = asked(space, verifier or [], rules, rounds)
+    with space.lock():
+        outcome = judged_again(what, dry_run, as_json)
+    if as_json:
+        print_json(outcome.plain())
+    else:
+        show(outcome, dry_run)
+    return outcome.exit_code
+
+
+class Asked(NamedTuple):
+    ctx: Any
+    judging: Any
+    rounds: list[int]
+
+
+class Outcome(NamedTuple):
+    """The record, what had used what flipped, and the stages that would be made anew; the last two are empty when dry."""
+
+    record: Any
+    uses: Sequence[Any]
+    steps: Sequence[Any]
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            **self.record.model_dump(mode="json"),
+            "stale": [use.model_dump(mode="json") for use in self.uses],
+            "rebuild": [{"stage": step.stage, "action": step.action, "why": step.why} for step in self.steps],
+        }
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_INFRASTRUCTURE if self.record.unjudged else EXIT_DONE
+
+
+def asked(space: Any, verifier: Sequence[str] = (), rules: str | None = None, rounds: str | None = None) -> Asked:
+    """Raises InputError for what is not there, SpecError."""
+    from stages.context import Context
+    from stages.spec import load_spec
+
     spec = load_spec(space.root / "goal.yaml")
     ctx = Context(space, (space.rounds() or [0])[-1] + 1, spec, cache_folder(space.root))
     chosen = _rounds(space.rounds(), rounds)
-    judging = _judging(ctx, verifier or [], rules)
-    with space.lock(), reporter("rescore", as_json) as progress:
+    return Asked(ctx, _judging(ctx, verifier, rules), chosen)
+
+
+def judged_again(what: Asked, dry_run: bool, quiet: bool) -> Outcome:
+    """Under the lock. The same question has its answer: it is judged once."""
+    from stages.context import threads
+    from stages.recall import Recall
+    from stages.rescore import rescore as again
+
+    space, runtime = what.ctx.workspace, what.ctx.spec.runtime
+    with reporter("rescore", quiet) as progress:
         record = again(
-            space, ctx.cache, judging, chosen, keep=not dry_run, runtime=spec.runtime,
-            fan_out=threads(spec.runtime.workers), progress=progress,
+            space, what.ctx.cache, what.judging, what.rounds, keep=not dry_run, runtime=runtime,
+            fan_out=threads(runtime.workers), progress=progress,
         )  # fmt: skip
-    uses = [] if dry_run else Recall(space).uses()
-    steps = [] if dry_run else _rebuild(ctx, judging, record)
-    if as_json:
-        print_json(
-            {
-                **record.model_dump(mode="json"),
-                "stale": [use.model_dump(mode="json") for use in uses],
-                "rebuild": [{"stage": step.stage, "action": step.action, "why": step.why} for step in steps],
-            }
-        )
-    else:
-        _show(record, uses, steps, dry_run)
-    return EXIT_INFRASTRUCTURE if record.unjudged else EXIT_DONE
+    if dry_run:
+        return Outcome(record, [], [])
+    return Outcome(record, Recall(space).uses(), _rebuild(what.ctx, what.judging, record))
 
 
 def _rounds(there: Sequence[int], asked: str | None) -> list[int]:
@@ -145,7 +180,8 @@ def _rebuild(ctx: Any, judging: Any, record: Any) -> list[Any]:
     return steps
 
 
-def _show(record: Any, uses: Sequence[Any], steps: Sequence[Any], dry_run: bool) -> None:
+def show(outcome: Outcome, dry_run: bool) -> None:
+    record, uses, steps = outcome
     judges = ", ".join(f"{name} {digest[:12]}" for name, digest in record.verifiers.items()) or "verdicts as they were"
     rules = f"rules {record.rewards.name}@{record.rewards.version}" if record.rewards else "each round's own rules"
     print(f"rescore {record.number}: {record.attempts} attempts, {judges}, {rules}")

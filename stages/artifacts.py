@@ -252,10 +252,13 @@ def pretty(value: object) -> bytes:
     return text.encode() + b"\n"
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Old content or new content, never a part: temporary file, flush, rename, flush of the folder."""
+def write_durably(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Old content or new content, never a part: temporary file, flush, rename, flush of the folder. `mode`: of the file that is
+    replaced, where it is a person's."""
     tmp = path.with_name(f".{path.name}.tmp")
     with open(tmp, "wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

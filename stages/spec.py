@@ -9,6 +9,7 @@ Not covered: what only running can tell (whether seed data yields the tasks aske
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import re
@@ -63,9 +64,12 @@ def _word(part: str | int) -> str:
     return str(part) if re.fullmatch(r"[\w@^.-]{1,60}", str(part), re.ASCII) else shown(part).replace(" ", "_")
 
 
-def load_spec(path: Path) -> GoalSpec:
-    """The spec of goal.yaml with its includes. Raises SpecError with every problem, InputError when it is not there."""
-    reader = _Reader(path.parent, path.name)
+def load_spec(path: Path, data: bytes | None = None) -> GoalSpec:
+    """The spec of goal.yaml with its includes. Raises SpecError with every problem, InputError when it is not there.
+
+    `data`: to be taken for the content of `path`, as before it is written.
+    """
+    reader = _Reader(path.parent, path.name, data)
     node = reader.read(path.name)
     spec = _validate(reader, node) if node is not None else None
     if reader.problems or spec is None:
@@ -193,9 +197,10 @@ def _plain(node: Node) -> Json:
 class _Reader:
     """Reads YAML files of one workspace; collects problems instead of stopping at the first."""
 
-    def __init__(self, root: Path, main: str) -> None:
+    def __init__(self, root: Path, main: str, data: bytes | None = None) -> None:
         self.root = root
         self.main = main
+        self._data = data  # of the main file; None: what the file holds
         self.problems: list[Problem] = []
         self._nodes = 0
         self._includes = 0
@@ -242,13 +247,13 @@ class _Reader:
 
     def _bytes(self, name: str, at: Problem | None) -> bytes | None:
         path = self.root / name
-        if at is None and not path.is_file():
+        if at is None and self._data is None and not path.is_file():
             raise InputError(f"{path}: not found; `postloop init DIR` makes a workspace with a working one")
         refused = self._refused(name) if at else None
         if at and refused:
             self.problems.append(Problem(at.file, at.line, at.place, f"{shown(name)} {refused}"))
             return None
-        with path.open("rb") as file:
+        with io.BytesIO(self._data) if at is None and self._data is not None else path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             self._fail(

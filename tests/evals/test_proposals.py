@@ -84,12 +84,16 @@ def test_a_contested_attempt_is_the_fixture_of_the_verifiers_change(spec, make_t
     contested = make_attempt(task, 1, passed, audit=not passed)
     found = told(cause, Route.GOAL, goal_of(spec), [task], [contested])
     trajectory = contested.trajectory
-    assert "-verifier: cases\n+verifier: pytest_files" in found.difference
+    lines = found.difference.splitlines()
+    assert [line for line in lines if line.startswith(("-v", "-a", "+v", "+a"))] == [
+        "-verifier: cases", "-audit_verifier: pytest_files", "+verifier: pytest_files", "+audit_verifier: null",
+    ]  # fmt: skip
     assert f"must {must}: trajectory {trajectory.id}" in found.difference
     assert trajectory.outcome_digest in found.difference
     assert ("audit fails by hidden_0" if passed else "training fails by hidden_0") in found.difference
-    assert found.edits == {"verifier": "pytest_files"}
+    assert found.edits == {"verifier": "pytest_files", "audit_verifier": None}
     assert f"postloop apply {found.bucket[:4]}" in found.note
+    assert "declare another audit_verifier, else nothing measures this bucket" in found.note
 
 
 def test_a_kind_with_its_own_verifier_has_that_one_changed(spec, make_task, make_attempt):
@@ -97,7 +101,7 @@ def test_a_kind_with_its_own_verifier_has_that_one_changed(spec, make_task, make
     found = told("verifier_hole", Route.GOAL, goal_of(spec), [task], [make_attempt(task, 1, True, audit=False)])
     assert found.subject == "verifier_of.repository repository"
     assert "-verifier_of.repository: repository" in found.difference
-    assert found.edits == {"verifier_of.repository": "pytest_files"}
+    assert found.edits == {"verifier_of.repository": "pytest_files", "audit_verifier": None}
 
 
 # --- reward rules
