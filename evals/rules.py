@@ -112,21 +112,29 @@ def check_rules(rules: Sequence[Rule | Json], where: str = "routes", lines: Sequ
 def complete(rules: Sequence[Rule] | None) -> list[Rule]:
     """A spec's own rules behind those that are not a spec's to change: what has no score is nobody's failure. None: the
     default file. SpecError where both together would give one cause two routes."""
-    default = _shipped()
     if rules is None:
-        return list(default)
-    fixed = [rule for rule in default if "status" in rule.when]
-    own = [(index, rule) for index, rule in enumerate(rules) if rule.id not in {one.id for one in fixed}]
+        return list(_shipped())
+    fixed = {rule.id: rule for rule in _fixed()}
     problems = [
         f"routes[{index}]: {rule.id}.route: {rule.route.value}, but cause {rule.cause} goes to {one.route.value} by the "
         f"built-in rule {one.id}; one cause has one route: name another cause"
-        for index, rule in own
-        for one in fixed
-        if one.cause == rule.cause and one.route is not rule.route
+        for index, rule in enumerate(rules)
+        for one in fixed.values()
+        if rule.id not in fixed and one.cause == rule.cause and one.route is not rule.route
     ]
     if problems:
         raise SpecError(problems)
-    return [*fixed, *(rule for _, rule in own)]
+    return joined(rules)
+
+
+def joined(rules: Sequence[Rule]) -> list[Rule]:
+    """`complete` without the check, for what is recorded already: a round that is to be abandoned must still be pinned."""
+    fixed = _fixed()
+    return [*fixed, *(rule for rule in rules if rule.id not in {one.id for one in fixed})]
+
+
+def _fixed() -> list[Rule]:
+    return [rule for rule in _shipped() if "status" in rule.when]
 
 
 @cache

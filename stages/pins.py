@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evals.rules import complete, rules_digest
+from evals.rules import joined, rules_digest
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json, digest_of
 from schemas.data import DataRecord
@@ -79,7 +79,7 @@ def _goal_pins(record: GoalRecord) -> dict[str, Digest]:
     if spec.noise:
         pins["noise"] = digest_of(plain["noise"])
     if spec.routes is not None:
-        pins["routes"] = rules_digest(complete(spec.routes))
+        pins["routes"] = rules_digest(joined(spec.routes))
     return pins
 
 

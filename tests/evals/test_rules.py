@@ -11,6 +11,7 @@ from evals.rules import (
     complete,
     decide,
     holding,
+    joined,
     load_rules,
     matches,
     open_questions,
@@ -259,6 +260,7 @@ def test_a_specs_rules_give_no_cause_of_a_built_in_one_another_route():
     with pytest.raises(SpecError, match=r"routes\[1\]: mine.route: rl, but cause unscored goes to evaluation") as error:
         complete([own(id="other"), own(cause="unscored")])
     assert len(error.value.problems) == 1
+    assert len(joined([own(cause="unscored")])) == 3, "what is recorded already is pinned all the same"
 
 
 def test_rules_of_a_spec_are_checked_alike():
