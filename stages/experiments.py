@@ -24,7 +24,7 @@ from evals.chain import broken_link, round_trips
 from evals.evidence import tally
 from evals.panel import Judge
 from evals.rewards import price
-from evals.shown import answer_agrees, shown_task
+from evals.shown import answer_agrees, shown_parts, shown_task
 from evals.verify import Verifier
 from schemas.attribution import FILLS, RUNGS, AttributionSpec, Experiment, ExperimentName
 from schemas.base import Digest
@@ -260,8 +260,12 @@ def shown(lab: Lab, cases: Sequence[Case]) -> None:
             if why := unsure(verdict):
                 _all(group, lambda case, why=why: case.broken("shown", why))  # type: ignore[misc]
                 continue
+            holds = verdict.passed or not _contradicted(lab, lab.tasks[digest])
             said = f"the known solution on what is shown: {word(verdict)}"
-            _share(group, "shown", said, {"shown_holds": verdict.passed}, executions=1)
+            said += (
+                "" if holds == verdict.passed else ", by examples that the start tree satisfies: a report of the fault"
+            )
+            _share(group, "shown", said, {"shown_holds": holds}, executions=1)
             continue
         agrees = answer_agrees(lab.tasks[digest])
         if agrees is None:
@@ -269,6 +273,20 @@ def shown(lab: Lab, cases: Sequence[Case]) -> None:
         else:
             said = f"the question reckoned out {'gives' if agrees else 'does not give'} the answer"
             _share(group, "shown", said, {"shown_holds": agrees})
+
+
+def _contradicted(lab: Lab, task: Task) -> bool:
+    """Whether a visible case contradicts the known solution, or an example that the start tree does not satisfy either."""
+    visible, alone = shown_parts(task)
+    asked = [(part, task.gold) for part in ([visible] if visible else [])]
+    asked += [(part, outcome) for part in alone for outcome in (task.gold, {})]
+    verdicts = lab.bench.verifier.judge_many(asked, lab.bench.context.fan_out)
+    rest = verdicts[len(asked) - 2 * len(alone) :]
+    shown = verdicts[: len(asked) - len(rest)]
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return any(v.passed is False for v in shown) or any(
+        gold.passed is False and start.passed is False for gold, start in pairs
+    )
 
 
 def pricing(lab: Lab, cases: Sequence[Case]) -> None:

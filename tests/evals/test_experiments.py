@@ -24,7 +24,8 @@ def verdict(passed: bool | None, limit: str | None = None, names: Sequence[str] 
     checks = [] if passed is None else [Check(name=name, role="f2p", passed=passed, detail="") for name in names]
     return Verdict(
         status=Status.ERROR if passed is None else Status.SCORED, passed=passed, score=None if passed is None else float(passed),
-        reason="no more processes" if passed is None else None, checks=checks, limit_hit=limit, verifier=DIGEST, image=DIGEST, outcome=DIGEST, task=DIGEST, limits=DIGEST,
+        reason="no more processes" if passed is None else None, checks=checks, limit_hit=limit,
+        **dict.fromkeys(("verifier", "image", "outcome", "task", "limits"), DIGEST),
     )  # fmt: skip
 
 
@@ -147,3 +148,24 @@ def test_idle_is_said_of_sft_by_its_own_weights() -> None:
 def test_no_stage_lost_what_nobody_tried() -> None:
     assert lost_at({"base": tried(0, 0), "sft": tried(0, 0)}) == "never"
     assert lost_at({"base": tried(4), "sft": tried(0)}) == "sft"
+
+
+@pytest.mark.parametrize(
+    ("statement", "holds"),
+    [
+        ("f(1) returns 0. It should return 2.", True),  # what the start tree does: a report of the fault
+        ("f(1) returns 5.", False),  # what neither does
+        ("f(1) returns 2.", True),
+    ],
+)
+def test_a_report_of_the_fault_is_no_example(make_task: Any, make_attempt: Any, statement: str, holds: bool) -> None:
+    task = make_task().model_copy(update={"statement": statement, "entry": "f", "visible": []})
+    case = case_of(task, make_attempt(task, 1, False))
+
+    def say(asked: Task, outcome: dict[str, str]) -> Verdict:
+        returns = 2 if outcome else 0
+        return verdict(all(one.expected == returns for one in asked.hidden))
+
+    lab: Any = Bare(task, say)
+    experiments.shown(lab, [case])
+    assert case.evidence.shown_holds is holds
