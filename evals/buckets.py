@@ -3,6 +3,10 @@
 One half of dev chooses the buckets, the other measures them: a bucket picked because it is large is large partly by
 chance, so its size on the half that picked it says nothing about a change. Compare a change with those of untreated
 buckets. Rules of both rounds must be the same for a change to mean anything: make `indicators` anew with one rule file.
+
+A change must not come from how much was looked at. Where only a sample of a kind of failure was attributed to the end, the
+sample stands for the kind. What nobody looked at, and what infrastructure lost, may lie in any bucket of its family: the
+verdict on a change holds only if it holds wherever they lie.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from evals.evidence import collect
@@ -23,26 +27,34 @@ from schemas.task import Task
 from schemas.trajectory import Attempt
 from schemas.verdict import Status
 
-NO_SHARE = frozenset({Route.INFRASTRUCTURE, Route.EVALUATION})  # attempts without a score: in no share, only counted
 BAND = 0.05  # an interval of the change within plus and minus this is "unchanged"
-Indicators = dict[str, dict[str, tuple[str, float]]]  # bucket id -> task id -> (origin, share of its scored attempts)
+Row = tuple[
+    str, float, float, float
+]  # origin, share of the task's scored attempts, and the least and most that it may be
+Indicators = dict[str, dict[str, Row]]  # bucket id -> task id -> row
 
 
 @dataclass(frozen=True)
 class Attempted:
-    """Scored attempts of one task: the denominator."""
+    """Scored attempts of one task, the denominator, and those that infrastructure lost."""
 
     family: str
     origin: str
     scored: int
+    lost: int = 0
 
 
 @dataclass(frozen=True)
 class Half:
-    """One half of dev as one policy did it: the evidence of its failures, and what was attempted."""
+    """One half of dev as one policy did it: the evidence of its failures, and what was attempted.
+
+    `open`: failures that an experiment which was not made could still give to another bucket; none where all are decided
+    by the log alone, as in both halves of a comparison without attributions.
+    """
 
     evidence: list[Evidence]
     attempted: dict[str, Attempted]
+    open: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -65,8 +77,9 @@ def attempted(attempts: Iterable[Attempt]) -> dict[str, Attempted]:
     for attempt in attempts:
         trajectory = attempt.trajectory
         scored = trajectory.status == "done" and attempt.verdict.status is Status.SCORED
+        lost = trajectory.status == "error" or attempt.verdict.status is Status.ERROR
         before = found.get(trajectory.task_id, Attempted(trajectory.family, trajectory.origin, 0))
-        found[trajectory.task_id] = Attempted(before.family, before.origin, before.scored + scored)
+        found[trajectory.task_id] = replace(before, scored=before.scored + scored, lost=before.lost + lost)
     return dict(sorted(found.items()))
 
 
@@ -87,13 +100,15 @@ def build(
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     grouped = _grouped(choosing.evidence, rules)
-    chosen, measured = indicators(choosing, rules), _by_bucket(measuring.evidence, rules)
+    # As decided so far, like the sizes: only a comparison of rounds has to spread what is still open.
+    chosen, seen = (indicators(replace(half, open=frozenset()), rules) for half in (choosing, measuring))
+    measured = _by_bucket(measuring.evidence, rules)
     buckets = []
     for identity, members in grouped.items():
         (cause, family), evidence = identity, [e for e, _ in members]
         bucket = bucket_id(cause, family)
         route, person = (overrides or {}).get(bucket, (route_of(rules, cause), None))
-        lost = route_of(rules, cause) in NO_SHARE
+        lost = all(e.status != "scored" for e in evidence)
         buckets.append(
             Bucket(
                 id=bucket,
@@ -108,7 +123,7 @@ def build(
                 share=_lost(len(evidence)) if lost else _share(choosing, family, chosen[bucket], how),
                 measured=_lost(len(measured.get(bucket, ())))
                 if lost
-                else _share(measuring, family, _indicator(measuring, family, measured.get(bucket, ())), how),
+                else _share(measuring, family, seen.get(bucket) or _nowhere(measuring, family), how),
                 members=[e.trajectory for e in evidence],
                 example=central(evidence),
             )
@@ -127,14 +142,14 @@ def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequ
     kinds: dict[tuple[str, str], list[Attribution]] = defaultdict(list)
     for one in found:
         by_bucket[bucket_id(one.cause, one.evidence.family)].append(one)
-        kinds[_kind(one, rules), one.evidence.family].append(one)
+        kinds[_kind(one.evidence, rules), one.evidence.family].append(one)
     return [_accounted(bucket, by_bucket[bucket.id], kinds) for bucket in buckets]
 
 
-def _kind(one: Attribution, rules: Sequence[Rule]) -> str:
+def _kind(evidence: Evidence, rules: Sequence[Rule]) -> str:
     """The rule that would own it if no policy had been asked."""
-    cheap = [name for name in one.evidence.measured if RUNGS[name] in (Rung.L0, Rung.L1)]  # type: ignore[index]
-    return decide(one.evidence.model_copy(update={"measured": cheap}), rules).id
+    cheap = [name for name in evidence.measured if RUNGS[name] in (Rung.L0, Rung.L1)]  # type: ignore[index]
+    return decide(evidence.model_copy(update={"measured": cheap}), rules).id
 
 
 def _accounted(
@@ -179,18 +194,47 @@ def indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket] = ()
     """For each bucket every scored task of its family, with the share of its scored attempts in the bucket, 0 included.
 
     Buckets seen in this half and those in `buckets`: give all, since one that this half never saw is a 0, not a gap.
-    Plain JSON data, to be kept for the next round's `changes`.
+    Plain JSON data, to be kept for the next round's `changes`. Of attempts that were all lost a task says nothing.
     """
-    found = _by_bucket(half.evidence, rules)
-    families = {bucket_id(decide(e, rules).cause, e.family): e.family for e in half.evidence}
+    weights, unseen = _weights(half, rules)
+    families = {bucket_id(cause, family): family for cause, family in weights}
     families |= {bucket.id: bucket.family for bucket in buckets}
-    return {bucket: _indicator(half, family, found.get(bucket, ())) for bucket, family in sorted(families.items())}
+    by_id = {bucket_id(*identity): tasks for identity, tasks in weights.items()}
+    return {
+        bucket: _indicator(half, family, bucket, by_id.get(bucket, {}), unseen)
+        for bucket, family in sorted(families.items())
+    }
+
+
+Unseen = Mapping[
+    str, Sequence[str]
+]  # task id -> for each failure that nobody looked at the bucket that it lies in for now
+
+
+def _weights(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
+    """(cause, family) -> task -> failures, and what nobody looked at. An open failure is spread over the causes that closed
+    ones of its kind (rule by log and cheap rungs, family) came to."""
+    causes = {e.trajectory: decide(e, rules).cause for e in half.evidence}
+    kinds = {e.trajectory: (_kind(e, rules), e.family) for e in half.evidence} if half.open else {}
+    closed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for e in half.evidence:
+        if half.open and e.trajectory not in half.open:
+            closed[kinds[e.trajectory]][causes[e.trajectory]] += 1
+    weights: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    unseen: dict[str, list[str]] = defaultdict(list)
+    for e in half.evidence:
+        like = closed.get(kinds[e.trajectory]) if e.trajectory in half.open else None
+        if e.trajectory in half.open and like is None:
+            unseen[e.task_id].append(bucket_id(causes[e.trajectory], e.family))
+        for cause, n in (like or Counter({causes[e.trajectory]: 1})).items():
+            weights[cause, e.family][e.task_id] += n / (like or Counter(one=1)).total()  # type: ignore[assignment]
+    return weights, unseen
 
 
 def changes(
     previous: Sequence[Bucket],
-    before: Mapping[str, Mapping[str, tuple[str, float]]],
-    after: Mapping[str, Mapping[str, tuple[str, float]]],
+    before: Mapping[str, Mapping[str, Row]],
+    after: Mapping[str, Mapping[str, Row]],
     treated: Collection[str] = (),
     *,
     resamples: int = RESAMPLES,
@@ -200,18 +244,20 @@ def changes(
     """Each bucket of the last round, measured again on the measuring half, on the tasks that both rounds attempted.
 
     `before`, `after`: `indicators` of the measuring half then and now, both with `buckets=previous`. `treated`: ids
-    that got material, beside those whose bucket says so. Shrank: the interval of after - before lies below 0; grew:
-    above; unchanged: within plus and minus 0.05; else not enough evidence. Buckets without a share are left out.
+    that got material, beside those whose bucket says so. Shrank: the interval of after - before lies below 0, also with
+    the most that after and the least that before may be; grew: above, the other way round; unchanged: within plus and
+    minus 0.05; else not enough evidence. Buckets without a share are left out.
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     found = []
     for bucket in previous:
         if bucket.share.value is None:
             continue
-        then = {task: (row[0], row[1]) for task, row in before.get(bucket.id, {}).items()}
-        now = {task: (row[0], row[1]) for task, row in after.get(bucket.id, {}).items()}
+        then, fewest, most_then = (_column(before.get(bucket.id, {}), place) for place in (1, 2, 3))
+        now, fewest_now, most = (_column(after.get(bucket.id, {}), place) for place in (1, 2, 3))
         shared = sorted(then.keys() & now.keys())
         difference = paired(now, then, **how)
+        worst, best = paired(most, fewest, **how), paired(fewest_now, most_then, **how)
         found.append(
             BucketChange(
                 bucket=bucket.id,
@@ -221,10 +267,14 @@ def changes(
                 before=estimate([then[task] for task in shared], **how),
                 after=estimate([now[task] for task in shared], **how),
                 difference=difference,
-                verdict=_verdict(difference),
+                verdict=_verdict(difference, worst, best),
             )
         )
     return found
+
+
+def _column(rows: Mapping[str, Row], place: int) -> dict[str, tuple[str, float]]:
+    return {task: (row[0], row[place]) for task, row in rows.items()}  # type: ignore[misc]
 
 
 def treat(buckets: Iterable[Bucket], materials: Iterable[Material]) -> list[Bucket]:
@@ -271,17 +321,27 @@ def _by_bucket(evidence: Iterable[Evidence], rules: Sequence[Rule]) -> dict[str,
     return {bucket_id(*identity): [e for e, _ in rows] for identity, rows in _grouped(evidence, rules).items()}
 
 
-def _indicator(half: Half, family: str, members: Iterable[Evidence]) -> dict[str, tuple[str, float]]:
-    failed = Counter(e.task_id for e in members)
-    own = {task: a for task, a in half.attempted.items() if a.family == family and a.scored}
-    return {task: (a.origin, min(1.0, failed[task] / a.scored)) for task, a in own.items()}
+def _indicator(half: Half, family: str, bucket: str, weights: Mapping[str, float], unseen: Unseen) -> dict[str, Row]:
+    rows = {}
+    for task, a in half.attempted.items():
+        if a.family != family or not a.scored:
+            continue
+        held, open_ = weights.get(task, 0.0), unseen.get(task, ())
+        here, all_ = open_.count(bucket), a.scored + a.lost
+        most = (held - here + len(open_) + a.lost) / all_
+        rows[task] = a.origin, min(1.0, held / a.scored), max(0.0, held - here) / all_, min(1.0, most)
+    return rows
 
 
-def _share(half: Half, family: str, indicator: Mapping[str, tuple[str, float]], how: dict[str, Any]) -> Estimate:
+def _nowhere(half: Half, family: str) -> dict[str, Row]:
+    return _indicator(half, family, "", {}, {})
+
+
+def _share(half: Half, family: str, indicator: Mapping[str, Row], how: dict[str, Any]) -> Estimate:
     """Failures over scored attempts: tasks with more scored attempts weigh more, as in size / denominator."""
     rows = [
-        (o, share * half.attempted[task].scored, float(half.attempted[task].scored))
-        for task, (o, share) in indicator.items()
+        (origin, share * half.attempted[task].scored, float(half.attempted[task].scored))
+        for task, (origin, share, *_) in indicator.items()
     ]
     return ratio(rows, **how)
 
@@ -297,13 +357,18 @@ def _usual(matched: Sequence[Rule], rules: Sequence[Rule]) -> str:
     return min(counts, key=lambda name: (-counts[name], order.index(name)))
 
 
-def _verdict(difference: Estimate) -> Literal["shrank", "unchanged", "grew", "not enough evidence"]:
-    if difference.low is None or difference.high is None:
+def _verdict(
+    difference: Estimate, worst: Estimate, best: Estimate
+) -> Literal["shrank", "unchanged", "grew", "not enough evidence"]:
+    """`worst`, `best`: the difference at the most and the least that what is not known could add to it."""
+    bounds = (difference.low, difference.high, worst.low, worst.high, best.low, best.high)
+    if any(bound is None for bound in bounds):
         return "not enough evidence"
-    if difference.high < 0:
+    low, high, _, worst_high, best_low, _ = (bound or 0.0 for bound in bounds)
+    if high < 0 and worst_high < 0:
         return "shrank"
-    if difference.low > 0:
+    if low > 0 and best_low > 0:
         return "grew"
-    if difference.low >= -BAND and difference.high <= BAND:
+    if best_low >= -BAND and worst_high <= BAND and low >= -BAND and high <= BAND:
         return "unchanged"
     return "not enough evidence"

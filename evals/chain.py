@@ -4,7 +4,7 @@ File bytes -> tool result -> harness serialisation -> model context -> model tok
 tool match. Everything before the model is the environment's or the tokenizer's; what is left is the model's own.
 
     file       the working tree is not what the calls before would have made of it
-    tool       a read returned something else than the file holds, or a match that is there was refused
+    tool       a read returned something else than the file holds, or a match that is there was not found
     harness    the message is not what the tool returned
     cut        it is, up to a declared cut, and what the edit needed stood behind the cut
     template   the rendered context does not hold the message
@@ -12,6 +12,8 @@ tool match. Everything before the model is the environment's or the tokenizer's;
     parser     the call that the harness read is not the one that the text holds
     model      all of these agree: the model asked for a text that it was not shown
 
+A call that lacks an argument, has one of another type or one too many is no edit: the model's protocol, which other rules are
+about. So is an edit that was refused for something else than its match, such as its size.
 Not covered: harnesses whose calls have other names than read_file, replace_line, replace_block and write_file.
 """
 
@@ -26,7 +28,11 @@ from schemas.base import digest_of
 from schemas.trajectory import Trajectory, Turn
 
 CUT = "\n[cut]"
-EDITS = ("replace_block", "replace_line")
+EDITS: dict[str, dict[str, type]] = {
+    "replace_block": {"path": str, "old": str, "new": str},
+    "replace_line": {"path": str, "line": int, "text": str},
+}
+_UNMATCHED = re.compile(r"\b0 times\b|not found|no match", re.IGNORECASE)
 _NUMBER = re.compile(r"^ *\d+: ?", re.MULTILINE)
 
 
@@ -59,7 +65,8 @@ def _failed_edit(turn: Turn) -> bool:
     if turn.forbidden:
         return False
     name = (turn.call or {}).get("name") or (_written(turn.text) or {}).get("tool")
-    return name in EDITS and bool(turn.tool_error or (turn.parse_error and _whole(turn.text)))
+    refused = turn.tool_error if turn.call else turn.parse_error and _whole(turn.text)
+    return isinstance(name, str) and name in EDITS and bool(refused)
 
 
 def _first_link(
@@ -80,9 +87,8 @@ def _first_link(
             return "tokenizer"
     if not _parsed_alike(failed):
         return "parser"
-    if wanted and tree.get(path, "").count(wanted) == 1:
-        return "tool"
-    return "model"
+    there = bool(wanted) and tree.get(path, "").count(wanted) == 1
+    return "tool" if there and _UNMATCHED.search(failed.tool_error or "") else "model"
 
 
 def _reading(turn: Turn, after: Turn, tree: Mapping[str, str], wanted: str, tokens: Tokens | None) -> str | None:
@@ -155,9 +161,11 @@ def _written(text: str) -> dict[str, Any] | None:
 
 
 def _whole(text: str) -> bool:
-    """A call with all that an edit needs, whatever the harness made of it."""
+    """A call with all that an edit needs and nothing else, whatever the harness made of it."""
     call = _written(text) or {}
-    return call.get("tool") in EDITS and isinstance(call.get("path"), str) and bool(call.keys() & {"old", "line"})
+    name = call.pop("tool", None)
+    kinds = EDITS.get(name, {}) if isinstance(name, str) else {}
+    return bool(kinds) and call.keys() == kinds.keys() and all(type(call[key]) is kind for key, kind in kinds.items())
 
 
 def _arguments(turn: Turn) -> dict[str, Any]:

@@ -198,10 +198,16 @@ def _status(attempt: Attempt) -> Literal["scored", "unscored", "error"]:
 
 
 def _audit_differs(attempt: Attempt) -> bool:
-    """Both verifiers scored it and disagree. An audit that broke contests nothing."""
+    """Both verifiers scored it and disagree. An audit that broke, or that the machine was too slow for, contests nothing."""
+    if not audited(attempt) or _status(attempt) != "scored" or attempt.audit is None:
+        return False
+    return attempt.audit.passed != attempt.verdict.passed
+
+
+def audited(attempt: Attempt) -> bool:
+    """Whether an audit gave a word on it."""
     audit = attempt.audit
-    both = _status(attempt) == "scored" and audit is not None and audit.status is Status.SCORED
-    return both and audit is not None and audit.passed != attempt.verdict.passed
+    return audit is not None and audit.status is Status.SCORED and audit.limit_hit != "wall"
 
 
 def _visible_passed(trajectory: Trajectory) -> bool | None:

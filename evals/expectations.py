@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from schemas.errors import InputError
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt
+from schemas.trajectory import ENDPOINT, Attempt
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -23,7 +23,7 @@ Table = Literal["tasks", "demonstrations", "attempts", "pairs"]
 SHOWN = 5  # offending values kept an expectation
 REWARD = (-1.0, 1.0)
 STATUS = ["scored", "unscored", "error"]
-SOURCES = ["gold", "prefix", "rejection", "past", "backflow"]
+SOURCES = ["gold", "prefix", "rejection", "past", "backflow", "teacher"]
 COLUMNS: dict[str, list[str]] = {
     "tasks": [
         "id", "kind", "family", "skill", "origin", "split", "statement", "editable", "visible", "hidden", "answer",
@@ -50,13 +50,13 @@ def tasks_frame(tasks: Iterable[Task]) -> pd.DataFrame:
 def demonstrations_frame(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row a demonstration in TRL's conversational format: `messages`, or `prompt` and `completion`.
 
-    Other keys taken from a row: id, task_id, family, source (gold | prefix | rejection | past | backflow), split.
+    Other keys taken from a row: id, task_id, family, source (one of SOURCES), split.
     """
     return _frame("demonstrations", [_demonstration_row(row) for row in rows])
 
 
 def attempts_frame(attempts: Iterable[Attempt]) -> pd.DataFrame:
-    """One row an attempt. `tokens_agree`: every turn has as many log-probabilities as completion tokens."""
+    """One row an attempt. `tokens_agree`: every turn has a log-probability for each completion token; a teacher's none."""
     return _frame("attempts", [_attempt_row(attempt) for attempt in attempts])
 
 
@@ -254,6 +254,7 @@ def _pair_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _attempt_row(attempt: Attempt) -> dict[str, Any]:
     trajectory, verdict = attempt.trajectory, attempt.verdict
+    known = trajectory.sampling.engine != ENDPOINT
     return {
         "trajectory": trajectory.id,
         "purpose": trajectory.purpose.value,
@@ -267,5 +268,5 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
         "reward": attempt.reward.value,
         "turns": len(trajectory.turns),
         "tokens": trajectory.conduct.generated_tokens,
-        "tokens_agree": all(len(turn.logprobs) == len(turn.completion_ids) for turn in trajectory.turns),
+        "tokens_agree": all(len(turn.logprobs) == len(turn.completion_ids) * known for turn in trajectory.turns),
     }

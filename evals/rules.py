@@ -197,8 +197,10 @@ class _Facts:
 
     def holds(self, rule: Rule) -> tuple[bool | None, list[str]]:
         """(True | False | None when unknown fields decide, those fields)."""
-        unknown = [name for name in rule.when if name in self.unknown]
-        if not all(_holds(self.values, name, wanted) for name, wanted in rule.when.items() if name not in unknown):
+        needs = {name: [name, *operands(wanted)] for name, wanted in rule.when.items()}
+        unknown = [field for fields in needs.values() for field in fields if field in self.unknown]
+        known = [name for name, fields in needs.items() if not self.unknown.intersection(fields)]
+        if not all(_holds(self.values, name, rule.when[name]) for name in known):
             return False, []
         return (None, unknown) if unknown else (True, [])
 
@@ -217,6 +219,12 @@ def _holds(facts: Mapping[str, Any], name: str, wanted: Json) -> bool:
         # JSON equality: true is not 1.
         return type(value) is type(wanted) and value == wanted if isinstance(wanted, bool) else bool(value == wanted)
     return all(_compares(facts, value, operator, operand) for operator, operand in wanted.items())
+
+
+def operands(wanted: Json) -> list[str]:
+    """Fields that a condition compares with."""
+    held = wanted if isinstance(wanted, dict) else {}
+    return [operand for operator, operand in held.items() if operator in ORDER and isinstance(operand, str)]
 
 
 def _compares(facts: Mapping[str, Any], value: Any, operator: str, operand: Any) -> bool:

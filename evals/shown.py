@@ -23,6 +23,17 @@ def shown_task(task: Task) -> Task | None:
     return task.model_copy(update={"hidden": cases, "visible": []}) if cases else None
 
 
+def shown_parts(task: Task) -> tuple[Task | None, list[Task]]:
+    """The task judged by its visible cases alone, and by each example of its statement alone.
+
+    An example that the start tree satisfies may be the report of the fault ("f(1) returns 0, it should return 2"): a known
+    solution that does otherwise contradicts nothing then.
+    """
+    alone = [task.model_copy(update={"hidden": [case], "visible": []}) for case in examples(task)]
+    visible = task.model_copy(update={"hidden": task.visible, "visible": []}) if task.visible else None
+    return visible, alone
+
+
 def answer_agrees(task: Task) -> bool | None:
     """Whether the question, reckoned out, gives the task's answer; None for a question that nothing here can read."""
     if task.kind != "answer" or task.answer is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from evals.rules import LOGGED
+from evals.rules import LOGGED, operands
 from schemas.attribution import FILLED_BY
 from schemas.base import Json
 from schemas.bucket import Evidence, Rule
@@ -70,13 +70,7 @@ def triage(tables: Sequence[Path], rules: Sequence[Rule], batch: int = BATCH) ->
 def columns_of(rules: Sequence[Rule]) -> list[str]:
     """Fields that decide: those of `when`, the fields that they are compared with, and the family."""
     asked = {name for rule in rules for name in rule.when}
-    asked |= {
-        operand
-        for rule in rules
-        for wanted in rule.when.values()
-        for operator, operand in (wanted.items() if isinstance(wanted, dict) else ())
-        if operator in _ORDER and isinstance(operand, str)
-    }
+    asked |= {operand for rule in rules for wanted in rule.when.values() for operand in operands(wanted)}
     return sorted({*asked, "family", "measured"})
 
 
@@ -140,8 +134,9 @@ def _mask(part: Any, rule: Rule, seen: dict[str, Any]) -> Any:
         key = f"{name} {wanted!r}"
         if key not in seen:
             seen[key] = _holds(part, name, wanted)
-            if name in FILLED_BY and name not in LOGGED:
-                seen[key] = seen[key] & _measured(part, FILLED_BY[name], seen)
+            for field in (name, *operands(wanted)):
+                if field in FILLED_BY and field not in LOGGED:
+                    seen[key] = seen[key] & _measured(part, FILLED_BY[field], seen)
         mask &= seen[key]
     return mask
 

@@ -49,11 +49,11 @@ FILLS: dict[ExperimentName, tuple[str, ...]] = {
     "replay": ("replayed",),
     "gold_path": ("gold_reaches",),
     "again": ("task_passes", "task_attempts", "pass_at_k", "pass_at_k_low", "pass_at_k_high"),
-    "hint": ("hinted_passes",),
-    "prefix": ("prefix_passes",),
-    "harness": ("harness_passes",),
-    "quiet": ("quiet_passes",),
-    "setting": ("setting_passes",),
+    "hint": ("hinted_passes", "hinted_helps"),
+    "prefix": ("prefix_passes", "prefix_helps"),
+    "harness": ("harness_passes", "harness_helps"),
+    "quiet": ("quiet_passes", "quiet_helps"),
+    "setting": ("setting_passes", "setting_helps"),
     "checkpoint": ("base_passes", "sft_passes", "lost_at", "untrained"),
 }
 FILLED_BY: dict[str, ExperimentName] = {field: name for name, fields in FILLS.items() for field in fields}

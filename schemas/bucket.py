@@ -89,11 +89,17 @@ class Evidence(Frozen):
     gold_reaches: Literal["passes", "limit", "parse", "tool", "fails"] | None = Field(
         default=None, description="the known solution, written through the harness under the same limits"
     )
+    # `..._helps`: clearly more than the policy's own share (Fisher's exact test, one-sided, at 0.1)
     hinted_passes: int | None = Field(default=None, ge=0, description="of k, with a hint of the place")
+    hinted_helps: bool | None = None
     prefix_passes: int | None = Field(default=None, ge=0, description="of k, going on before the first bad turn")
+    prefix_helps: bool | None = None
     harness_passes: int | None = Field(default=None, ge=0, description="of k, under another harness")
+    harness_helps: bool | None = None
     quiet_passes: int | None = Field(default=None, ge=0, description="of k, without the declared noise")
+    quiet_helps: bool | None = None
     setting_passes: int | None = Field(default=None, ge=0, description="of k, sampled as in training")
+    setting_helps: bool | None = None
     base_passes: int | None = Field(default=None, ge=0, description="of k, by the base model")
     sft_passes: int | None = Field(default=None, ge=0, description="of k, by the checkpoint before RL")
     lost_at: Literal["sft", "rl", "never"] | None = Field(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from schemas.base import Frozen, Name
+from schemas.base import Digest, Frozen, Json, Name
 from schemas.record import Record
 
 
@@ -19,6 +21,58 @@ class SourceSpec(Frozen):
     held_out: int = Field(default=0, ge=0)
     boundary: int = Field(default=0, ge=0)
     retention: int = Field(default=0, ge=0)
+
+
+class TeacherSpec(Frozen):
+    """A stronger model behind an OpenAI-compatible chat endpoint. It is shown training tasks as a policy would be.
+
+    The address is the person's choice: any server may be named, on this machine or not. The key stays in the environment.
+    """
+
+    url: str = Field(description="up to its version, e.g. http://127.0.0.1:8000/v1; http or https")
+    model: str = Field(min_length=1, max_length=200, description="the name that the server knows it by")
+    tasks: int = Field(
+        default=24, ge=1, description="training tasks it is asked about, of those that nothing else shows"
+    )
+    samples: int = Field(default=2, ge=1, description="attempts a task; one verified attempt is kept")
+    temperature: float = Field(default=1.0, ge=0, le=2)
+    max_tokens: int | None = Field(
+        default=None, ge=1, description="of its own tokens a turn, thinking included; None: sampling.max_tokens"
+    )
+    api_key_env: str | None = Field(
+        default=None, description="name of the environment variable with the key, never the key; None: no key is sent"
+    )
+    timeout_s: float = Field(default=120.0, gt=0, le=3600, description="wall seconds of one answer")
+
+    @field_validator("url")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        """No error shows the value: a person may have put a key into it."""
+        try:
+            parts = urlsplit(value)
+            named = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            named = False
+        if not named or not re.fullmatch(r"[!-~]+", value) or set("@?#") & set(value):
+            raise ValueError(
+                "is no http or https address without user, query and fragment; write e.g. http://127.0.0.1:8000/v1"
+            )
+        return value
+
+    @field_validator("api_key_env")
+    @classmethod
+    def _variable(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", value):
+            raise ValueError("is no name of an environment variable; write one such as OPENAI_API_KEY, never the key")
+        return value
+
+
+class TeacherVoice(Frozen):
+    """Who wrote turns, as the server says, and how it was asked. Its digest is their policy; the address is no part of it."""
+
+    model: str | None = Field(description="as the answers name it")
+    fingerprint: str | None = Field(description="system_fingerprint of the answers; None where the server gives none")
+    asked: dict[str, Json] = Field(description="parameters of the requests, without messages and seeds")
 
 
 class DemonstrationSpec(Frozen):
@@ -37,6 +91,7 @@ class DemonstrationSpec(Frozen):
         ge=0,
         description="verified training-pool trajectories of earlier rounds to reuse, at most one a task",
     )
+    teacher: TeacherSpec | None = Field(default=None, description="verified attempts of another model; None: none")
 
 
 class DataSpec(Frozen):
@@ -61,7 +116,10 @@ class DataRecord(Record):
     families: dict[str, int] = Field(default_factory=dict, description="family -> proven training tasks")
     quarantined: dict[str, int] = Field(default_factory=dict, description="reason -> tasks")
     demonstrations: dict[str, int] = Field(
-        default_factory=dict, description="gold | prefix | rejection | past | backflow -> rows"
+        default_factory=dict, description="gold | prefix | rejection | past | backflow | teacher -> rows"
+    )
+    voices: dict[Digest, TeacherVoice] = Field(
+        default_factory=dict, description="policy of a teacher's turns -> who wrote them; of the rows that were kept"
     )
     pairs: dict[str, int] = Field(default_factory=dict, description="decision | boundary | retention -> pairs")
     routed_tasks: int = Field(default=0, ge=0, description="training tasks made for buckets of the last round")

@@ -15,6 +15,8 @@ from schemas.base import Digest, Frozen, Json
 from schemas.task import Split
 from schemas.verdict import Conduct, Reward, Verdict
 
+ENDPOINT = "endpoint"  # the engine of a teacher's attempts: it answers for no policy of ours
+
 
 class Purpose(StrEnum):
     DEMONSTRATION = "demonstration"
@@ -27,7 +29,7 @@ class Purpose(StrEnum):
 class Sampling(Frozen):
     """How tokens are drawn. Part of the run pin."""
 
-    engine: str = Field(default="transformers", description="transformers | scripted | vllm")
+    engine: str = Field(default="transformers", description="transformers | scripted | vllm; endpoint: a teacher's")
     temperature: float = Field(default=1.0, ge=0, description="0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int = Field(default=96, ge=1, description="new tokens a turn")
@@ -76,7 +78,7 @@ class Turn(Frozen):
     """The context grows: `prompt_ids` are only the tokens that this turn added before the model wrote."""
 
     index: int = Field(ge=0)
-    policy: Digest = Field(description="digest of the weights that wrote this turn")
+    policy: Digest = Field(description="digest of the weights that wrote this turn, or of a teacher's voice")
     policy_version: int = Field(default=0, ge=0, description="optimizer step of that policy within its phase")
     messages: list[dict[str, str]] = Field(
         description="role and content of what the environment said before this completion"
@@ -87,7 +89,7 @@ class Turn(Frozen):
     prompt_ids: list[int]
     completion_ids: list[int] = Field(description="with the end token, if the model wrote one")
     logprobs: list[float] = Field(
-        description="behaviour log-probability (natural) of each completion token at its temperature"
+        description="behaviour log-probability (natural) of each completion token at its temperature; none of a teacher's"
     )
     place: BatchPlace | None = None
     text: str = Field(description="decoded completion, special tokens removed")

@@ -124,7 +124,8 @@ def _step(own: Trajectory, turn: Turn, context: Sequence[int]) -> dict[str, Any]
         "metrics": {
             "prompt_tokens": len(context), "completion_tokens": len(turn.completion_ids),
             "prompt_token_ids": list(context), "completion_token_ids": list(turn.completion_ids),
-            "logprobs": list(turn.logprobs), "extra": {OURS: {"new_prompt_tokens": len(turn.prompt_ids)}},
+            **({"logprobs": list(turn.logprobs)} if turn.logprobs else {}),
+            "extra": {OURS: {"new_prompt_tokens": len(turn.prompt_ids)}},
         },
         "extra": {OURS: extra},
     }  # fmt: skip

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from environments.bundles import Bundle
 from evals.contamination import near_copies
-from evals.evidence import collect
+from evals.evidence import audited, collect
 from evals.panel import Panel
 from evals.rules import complete, decide, holding, open_questions
 from evals.verify import Verifier
@@ -35,7 +35,7 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt
 from stages.attempts import read_attempts
 from stages.canary import bundle_folder
-from stages.checkpoints import fetch_base, trained_folder
+from stages.checkpoints import fetch_base, folder_of, previous_champion, trained_folder
 from stages.context import Context, FanOut, Progress, in_order, silent
 from stages.equipment import Equipment
 from stages.experiments import EXPERIMENTS, Case, Lab, Policy, attempts_needed
@@ -77,12 +77,12 @@ def _run(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> None:
     except InfrastructureError as error:
         for case in cases:
             if name not in case.evidence.measured:
-                case.skip(name, f"infrastructure broke it: {error}")
+                case.broken(name, f"infrastructure broke it: {error}")
 
 
 def _begun(lab: Lab, attempt: Attempt, evidence: Evidence) -> Evidence:
     """What the record already answers."""
-    known = {"audit"} if attempt.audit is not None or lab.bench.audit is None else set()
+    known = {"audit"} if audited(attempt) or lab.bench.audit is None else set()
     known |= {"again"} if evidence.task_attempts >= lab.spec.k else set()
     return evidence.model_copy(update={"measured": sorted(known)})
 
@@ -214,8 +214,12 @@ def _today(ctx: Context, bench: Equipment, stack: ExitStack) -> Panel | None:
 
 
 def lineage(ctx: Context, goal: GoalRecord) -> list[Policy]:
-    """Base, SFT and RL checkpoints of the round, as far as it trained them."""
-    found = [Policy("base", goal.base.weights, lambda: fetch_base(ctx, goal))]
+    """What the round began with, `base` or a champion, and its SFT and RL checkpoints, as far as it trained them."""
+    champion = previous_champion(ctx) if goal.spec.start == "champion" else None
+    if champion is None:
+        found = [Policy("base", goal.base.weights, lambda: fetch_base(ctx, goal))]
+    else:
+        found = [Policy("base", champion[1], lambda: folder_of(ctx, *champion))]
     trained: tuple[StageName, ...] = ("sft", "rl")
     for stage in trained:
         record = ctx.workspace.read(ctx.round, stage)

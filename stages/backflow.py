@@ -137,7 +137,9 @@ def attributed(
 def _half(attempts: list[Attempt], tasks: list[Task], found: list[Attribution]) -> Half:
     own = _of(attempts, tasks)
     names = {attempt.trajectory.id for attempt in own}
-    return Half([one.evidence for one in found if one.trajectory in names], attempted(own))
+    here = [one for one in found if one.trajectory in names]
+    open_ = frozenset(one.trajectory for one in here if one.undecided)
+    return Half([one.evidence for one in here], attempted(own), open_)
 
 
 def write_attributions(folder: Path, found: Sequence[Attribution]) -> None:
@@ -222,5 +224,7 @@ def _changes(
 def _covered(half: Half, origins: dict[str, int]) -> Half:
     """The same half under the coverage of another round."""
     return Half(
-        [e.model_copy(update={"trained_origins": origins.get(e.family, 0)}) for e in half.evidence], half.attempted
+        [e.model_copy(update={"trained_origins": origins.get(e.family, 0)}) for e in half.evidence],
+        half.attempted,
+        half.open,
     )

@@ -17,7 +17,7 @@ from environments.sources import default
 from evals.expectations import attempts_frame, check_table, demonstrations_frame, pairs_frame, tasks_frame
 from evals.gates import condition, gate
 from schemas.base import Digest, Json, canonical, digest_of
-from schemas.data import DataRecord
+from schemas.data import DataRecord, TeacherVoice
 from schemas.goal import GoalRecord
 from schemas.metrics import Condition, Estimate, Gate
 from schemas.migrations import stamped_row
@@ -26,7 +26,7 @@ from schemas.trajectory import Attempt
 from stages.artifacts import store
 from stages.checkpoints import start_checkpoint
 from stages.context import Context
-from stages.demonstrations import demonstrate, edge_of, require_mixable, row_of, write_demonstrations
+from stages.demonstrations import demonstrate, edge_of, open_teacher, require_mixable, row_of, write_demonstrations
 from stages.equipment import equip, noise_section
 from stages.leaks import find_leaks, of_attempts, of_messages
 from stages.pairs import Preference, make_pairs, write_pairs
@@ -77,14 +77,17 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
     pool = default.load(seed_folder(ctx, spec))
     chosen = select(pool, spec.sources, goal.spec.seed)
     routed = route_tasks(goal.material, pool, chosen, goal.spec.seed)
-    with equip(ctx, goal) as bench:
+    # The teacher first: one that does not answer is told before the proofs, which take the time.
+    with open_teacher(ctx, goal, key) as teacher, equip(ctx, goal) as bench:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
         proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
-        demonstrations = demonstrate(ctx, bench, goal, proven)
+        demonstrations = demonstrate(ctx, bench, goal, proven, teacher)
         pairs = make_pairs(ctx, bench, goal, proven)
     for made in demonstrations.values():
         require_mixable(ctx, goal, proven, made)
-    return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs)
+    wrote = {turn.policy for attempt in demonstrations["teacher"] for turn in attempt.trajectory.turns}
+    voices = {policy: voice for policy, voice in teacher.voices.items() if policy in wrote} if teacher else {}
+    return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs, voices)
 
 
 def _leave(
@@ -97,6 +100,7 @@ def _leave(
     quarantined: dict[str, str],
     demonstrations: dict[str, list[Attempt]],
     pairs: list[Preference],
+    voices: dict[Digest, TeacherVoice],
 ) -> DataRecord:
     attempts = [attempt for source in sorted(demonstrations) for attempt in demonstrations[source]]
     rows = [row_of(source, attempt) for source in sorted(demonstrations) for attempt in demonstrations[source]]
@@ -113,7 +117,7 @@ def _leave(
     conditions.append(_exact("training_tasks", float(len(training)), float(goal.spec.data.min_tasks)))
     counts = Counter(task.split.value for task in tasks)
     made = {source: len(found) for source, found in sorted(demonstrations.items())}
-    card = _card(goal, tasks, quarantined, made)
+    card = _card(goal, tasks, quarantined, made, voices)
     artifacts = {
         "tasks": store(ctx.workspace, "data", "tasks", _writer({"tasks.jsonl": _lines(tasks), "CARD.md": card})),
         "proofs": store(ctx.workspace, "data", "proofs", _writer({"proofs.jsonl": _lines(proofs)})),
@@ -141,6 +145,7 @@ def _leave(
         families=dict(sorted(Counter(task.family for task in training).items())),
         quarantined=dict(sorted(Counter(quarantined.values()).items())),
         demonstrations=made,
+        voices=dict(sorted(voices.items())),
         pairs=dict(sorted(Counter(pair.kind for pair in pairs).items())),
         routed_tasks=sum(bucket_of(task) is not None for task in training),
     )
@@ -187,7 +192,13 @@ def _writer(files: dict[str, bytes]) -> Callable[[Path], None]:
     return write
 
 
-def _card(goal: GoalRecord, tasks: Sequence[Task], quarantined: dict[str, str], made: dict[str, int]) -> bytes:
+def _card(
+    goal: GoalRecord,
+    tasks: Sequence[Task],
+    quarantined: dict[str, str],
+    made: dict[str, int],
+    voices: dict[Digest, TeacherVoice],
+) -> bytes:
     """The dataset card: what is in it, where it came from, what it must not be used for."""
     lines = [
         f"# Tasks of {goal.spec.name}, goal version {goal.goal_version}",
@@ -200,6 +211,11 @@ def _card(goal: GoalRecord, tasks: Sequence[Task], quarantined: dict[str, str], 
         groups[(task.skill, task.split.value)].append(task)
     lines += [f"| {s} | {p} | {len(g)} | {len({t.origin for t in g})} |" for (s, p), g in sorted(groups.items())]
     lines += ["", f"Quarantined: {len(quarantined)}.", f"Demonstrations by source: {made}.", ""]
+    lines += [
+        f"Teacher {policy[:12]}: {voice.asked['model']}, as its server says {voice.model or 'nothing'}, "
+        f"fingerprint {voice.fingerprint or 'none'}.\n"
+        for policy, voice in voices.items()
+    ]
     lines += ["Splits are by origin: no function or question template of one split occurs in another.", ""]
     embedded = "Everything here was generated by this project; no task of a public benchmark is in it."
     own = f"The tasks are this workspace's own, from {goal.spec.data.seed_data}; what is in them its owner must say."

@@ -1,5 +1,5 @@
 """Demonstrations: written from gold through the harness, good prefixes of failed training rollouts that gold goes on with,
-verified attempts of the start policy, or verified training rollouts of earlier rounds.
+verified attempts of the start policy or of a teacher, or verified training rollouts of earlier rounds.
 
 All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from environments.sources.splits import order
-from schemas.base import canonical
+from schemas.base import Digest, canonical
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, PinMismatch
 from schemas.goal import GoalRecord
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt, Purpose, UseEdge
+from schemas.trajectory import ENDPOINT, Attempt, Purpose, UseEdge
 from schemas.verdict import Status
 from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import fetch_base, folder_of, start_checkpoint
@@ -26,13 +28,16 @@ from stages.equipment import Equipment, errors_in
 from stages.pins import attempt_pins
 from stages.prefixes import Prefix, can_go_on, first_bad_turn, gone_on, rollouts, spread, written
 from stages.recall import Recall
+from stages.samplers.endpoint_sampler import EndpointSampler
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, load_tasks, round_robin
 
 GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no number
 
 
-def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> dict[str, list[Attempt]]:
+def demonstrate(
+    ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task], teacher: EndpointSampler | None
+) -> dict[str, list[Attempt]]:
     """Source -> verified attempts. All of them are rollouts through the harness, judged like any other."""
     spec = goal.spec.data.demonstrations
     training = [task for task in tasks if task.split is Split.TRAIN]
@@ -50,7 +55,9 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
         for request in bench.requests([task], 1, Purpose.DEMONSTRATION, gold.policy, loud.get(task.id))
     ]
     attempts = bench.attempt(gold, asked, setting=written(goal))
-    kept: dict[str, list[Attempt]] = {"gold": [], "backflow": [], "prefix": [], "rejection": [], "past": []}
+    kept: dict[str, list[Attempt]] = {
+        "gold": [], "backflow": [], "prefix": [], "rejection": [], "past": [], "teacher": [],
+    }  # fmt: skip
     chosen = {task.id for task in wanted}
     for attempt in attempts:
         if attempt.verdict.status is Status.ERROR:
@@ -67,7 +74,10 @@ def demonstrate(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequenc
     shown = {attempt.trajectory.task_id for attempt in kept["past"]}
     sampled = _sampled(ctx, bench, goal, [task for task in others if task.id not in shown])
     kept["rejection"] = first_clean_passes(sampled)
-    ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled]))
+    shown |= {attempt.trajectory.task_id for attempt in kept["rejection"]}
+    taught = _taught(bench, goal, teacher, [task for task in others if task.id not in shown]) if teacher else []
+    kept["teacher"] = first_clean_passes(taught)
+    ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled, *taught]))
     return kept
 
 
@@ -81,6 +91,23 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
     place, weights = start_checkpoint(ctx)
     sampler = bench.sampler(folder_of(ctx, place, weights), {task.id: task for task in chosen})
     return bench.attempt(sampler, bench.requests(chosen, spec.rejection_samples, Purpose.DEMONSTRATION, weights))
+
+
+def open_teacher(ctx: Context, goal: GoalRecord, key: Digest) -> AbstractContextManager[EndpointSampler | None]:
+    """The teacher that the spec names, once it has answered. `key`: of the stage that asks. Raises SamplerError, InputError."""
+    spec = goal.spec.data.demonstrations.teacher
+    if spec is None:
+        return nullcontext()
+    return closing(EndpointSampler(spec, fetch_base(ctx, goal), goal.spec.sampling.max_tokens, key))
+
+
+def _taught(bench: Equipment, goal: GoalRecord, teacher: EndpointSampler, tasks: Sequence[Task]) -> list[Attempt]:
+    """The teacher's attempts: what it writes must fit what the policy itself may write in a turn."""
+    spec, setting = teacher.spec, bench.setting()
+    sampling = setting.sampling.model_copy(update={"engine": ENDPOINT, "temperature": spec.temperature, "top_p": 1.0})
+    chosen = _weak_first(goal, tasks, spec.tasks)
+    asked = bench.requests(chosen, spec.samples, Purpose.DEMONSTRATION, teacher.policy)
+    return bench.attempt(teacher, asked, setting=replace(setting, sampling=sampling)) if asked else []
 
 
 def first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:

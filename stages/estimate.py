@@ -13,6 +13,7 @@ def attempts_per_stage(spec: GoalSpec) -> dict[StageName, int]:
     asked = spec.data.demonstrations
     demonstrations = sum(asked.gold.values()) if asked.gold is not None else 16 * len(spec.data.sources)
     demonstrations += asked.rejection_samples * asked.rejection_tasks
+    demonstrations += asked.teacher.samples * asked.teacher.tasks if asked.teacher else 0
     headroom = spec.rl.headroom.tasks * spec.rl.headroom.samples
     rl = 0
     for phase in spec.rl.phases:

@@ -24,7 +24,7 @@ from evals.chain import broken_link, round_trips
 from evals.evidence import tally
 from evals.panel import Judge
 from evals.rewards import price
-from evals.shown import answer_agrees, shown_task
+from evals.shown import answer_agrees, shown_parts, shown_task
 from evals.verify import Verifier
 from schemas.attribution import FILLS, RUNGS, AttributionSpec, Experiment, ExperimentName
 from schemas.base import Digest
@@ -107,8 +107,18 @@ class Case:
         self.evidence = self.evidence.model_copy(update={**fields, "measured": measured})
         self.experiments.append(Experiment(name=name, rung=RUNGS[name], said=said, **cost))
 
+    def count(self, tried: Tried) -> None:
+        """More attempts of the same policy under the same conditions count with those of the log."""
+        n, c = self.evidence.task_attempts + tried.of, self.evidence.task_passes + tried.passes
+        self.evidence = self.evidence.model_copy(update=tally(n, c))
+
     def skip(self, name: ExperimentName, why: str) -> None:
+        """It can never be made here: its question is closed."""
         self.learn(name, "not run", impossible=why)
+
+    def broken(self, name: ExperimentName, why: str, **cost: Any) -> None:
+        """The machine's failure: nothing is known, and the question stays open."""
+        self.experiments.append(Experiment(name=name, rung=RUNGS[name], said="broken", impossible=why, **cost))
 
 
 Run = Callable[[Lab, Sequence[Case]], None]
@@ -136,12 +146,24 @@ def rescore(lab: Lab, cases: Sequence[Case]) -> None:
     ]
     for index, case in enumerate(cases):
         again = [row[index] for row in rounds]
-        if any(verdict.status is Status.ERROR for verdict in again):
-            case.skip("rescore", f"infrastructure broke it: {next(v.reason for v in again if v.reason)}")
+        if why := next((why for verdict in again if (why := unsure(verdict, case.attempt.verdict))), None):
+            case.broken("rescore", why, executions=len(again))
             continue
         differing = [verdict for verdict in again if not alike(case.attempt.verdict, verdict)]
         said = "the same verdict" if not differing else f"{word(case.attempt.verdict)}, now {word(differing[0])}"
         case.learn("rescore", said, {"rescored": "flips" if differing else "same"}, executions=len(again))
+
+
+def unsure(now: Verdict, recorded: Verdict | None = None) -> str | None:
+    """Why a verdict of now says nothing: infrastructure broke it, or it ended at the wall limit, which the machine decides.
+
+    One that ended there when it was recorded too is no other verdict.
+    """
+    if now.status is Status.ERROR:
+        return f"infrastructure broke it: {now.reason}"
+    if now.limit_hit == "wall" and (recorded is None or recorded.limit_hit != "wall"):
+        return "judged now it ended at the wall limit: the machine is slow"
+    return None
 
 
 def alike(one: Verdict, other: Verdict) -> bool:
@@ -169,7 +191,9 @@ def audit(lab: Lab, cases: Sequence[Case]) -> None:
         return
     items = [(task_of(lab, case), dict(case.trajectory.outcome)) for case in cases]
     for case, second in zip(cases, lab.bench.audit.judge_many(items, lab.bench.context.fan_out), strict=True):
-        if second.status is not Status.SCORED:
+        if why := unsure(second):
+            case.broken("audit", why, executions=1)
+        elif second.status is not Status.SCORED:
             case.skip("audit", f"the audit gave no score: {second.reason}")
         else:
             differs = second.passed != case.attempt.verdict.passed
@@ -183,11 +207,16 @@ def current(lab: Lab, cases: Sequence[Case]) -> None:
         return
     items = [(task_of(lab, case), dict(case.trajectory.outcome)) for case in cases]
     for case, now in zip(cases, lab.today.judge_many(items, lab.bench.context.fan_out), strict=True):
-        if now.status is Status.ERROR:
-            case.skip("current", f"infrastructure broke it: {now.reason}")
+        if why := unsure(now, case.attempt.verdict):
+            case.broken("current", why, executions=1)
         else:
-            found = {"current_differs": not alike(case.attempt.verdict, now)}
+            found = {"current_differs": _decides(case.attempt.verdict) != _decides(now)}
             case.learn("current", f"today's verifier says {word(now)}", found, executions=1)
+
+
+def _decides(verdict: Verdict) -> tuple[Any, ...]:
+    """What another verifier may not change: it may well have more checks, or other names for them."""
+    return verdict.status, verdict.passed, sorted({violation.kind for violation in verdict.violations})
 
 
 def gold(lab: Lab, cases: Sequence[Case]) -> None:
@@ -206,6 +235,9 @@ def gold(lab: Lab, cases: Sequence[Case]) -> None:
         if digest not in known:
             _all(group, lambda case: case.skip("gold", "the task names no known solution"))
     for task, group, one, start, second in zip(tasks, known.values(), solved, started, audits, strict=True):
+        if why := next((unsure(v) for v in (one, start) if v.status is Status.ERROR), None):
+            _all(group, lambda case, why=why: case.broken("gold", why))  # type: ignore[misc]
+            continue
         found = {
             "gold_passes": None if one.limit_hit == "wall" else one.passed,
             "gold_waits": one.limit_hit == "wall",
@@ -225,8 +257,15 @@ def shown(lab: Lab, cases: Sequence[Case]) -> None:
         task = judged[digest]
         if task is not None and task.gold:
             verdict = next(verdicts)
+            if why := unsure(verdict):
+                _all(group, lambda case, why=why: case.broken("shown", why))  # type: ignore[misc]
+                continue
+            holds = verdict.passed or not _contradicted(lab, lab.tasks[digest])
             said = f"the known solution on what is shown: {word(verdict)}"
-            _share(group, "shown", said, {"shown_holds": verdict.passed}, executions=1)
+            said += (
+                "" if holds == verdict.passed else ", by examples that the start tree satisfies: a report of the fault"
+            )
+            _share(group, "shown", said, {"shown_holds": holds}, executions=1)
             continue
         agrees = answer_agrees(lab.tasks[digest])
         if agrees is None:
@@ -234,6 +273,20 @@ def shown(lab: Lab, cases: Sequence[Case]) -> None:
         else:
             said = f"the question reckoned out {'gives' if agrees else 'does not give'} the answer"
             _share(group, "shown", said, {"shown_holds": agrees})
+
+
+def _contradicted(lab: Lab, task: Task) -> bool:
+    """Whether a visible case contradicts the known solution, or an example that the start tree does not satisfy either."""
+    visible, alone = shown_parts(task)
+    asked = [(part, task.gold) for part in ([visible] if visible else [])]
+    asked += [(part, outcome) for part in alone for outcome in (task.gold, {})]
+    verdicts = lab.bench.verifier.judge_many(asked, lab.bench.context.fan_out)
+    rest = verdicts[len(asked) - 2 * len(alone) :]
+    shown = verdicts[: len(asked) - len(rest)]
+    pairs = zip(rest[::2], rest[1::2], strict=True)
+    return any(v.passed is False for v in shown) or any(
+        gold.passed is False and start.passed is False for gold, start in pairs
+    )
 
 
 def pricing(lab: Lab, cases: Sequence[Case]) -> None:
@@ -306,6 +359,9 @@ def image(lab: Lab, cases: Sequence[Case]) -> None:
     there = kept.judge_many([*items, *golds], fan_out, repeat=9)
     for index, case in enumerate(cases):
         pairs = [(here[i], there[i]) for i in (index, index + len(cases))]
+        if why := next((why for pair in pairs for v in pair if (why := unsure(v, case.attempt.verdict))), None):
+            case.broken("image", why, executions=4)
+            continue
         differs = [pair for pair in pairs if not alike(*pair)]
         said = f"layer {now[:12]}, pinned {pinned.layer[:12]}: " + (
             f"{word(differs[0][0])} here, {word(differs[0][1])} in the pinned one"
@@ -350,7 +406,7 @@ def replay(lab: Lab, cases: Sequence[Case]) -> None:
     for index, case in enumerate(able):
         again = [run[index] for run in runs]
         if broken := next((one for one in again if one.status == "error"), None):
-            case.skip("replay", f"infrastructure broke it: {broken.reason}")
+            case.broken("replay", f"infrastructure broke it: {broken.reason}")
             continue
         firsts = [course(case.trajectory, one, spec.environment.volatile) for one in again]
         now = {(first.where, first.now) for first in firsts if first is not None}
@@ -383,15 +439,16 @@ def gold_path(lab: Lab, cases: Sequence[Case]) -> None:
         said = f"the known solution ends: {attempt.trajectory.stop}, {word(attempt.verdict)}"
         group = groups[task.digest()]
         if found is None:
-            _all(group, lambda case, a=attempt: case.skip("gold_path", f"infrastructure: {a.verdict.reason}"))  # type: ignore[misc]
+            why = unsure(attempt.verdict) or f"infrastructure broke it: {attempt.verdict.reason}"
+            _all(group, lambda case, why=why: case.broken("gold_path", why))  # type: ignore[misc]
         else:
             _share(group, "gold_path", said, {"gold_reaches": found}, executions=len(attempt.trajectory.turns))
 
 
 def reached(attempt: Attempt) -> str | None:
-    """How far a known solution got; None when infrastructure broke it."""
+    """How far a known solution got; None when the machine broke it or was too slow for it."""
     trajectory, conduct = attempt.trajectory, attempt.trajectory.conduct
-    if attempt.verdict.status is not Status.SCORED:
+    if attempt.verdict.status is not Status.SCORED or unsure(attempt.verdict):
         return None
     if attempt.verdict.passed:
         return "passes"
@@ -413,6 +470,22 @@ def _any_folder(lab: Lab) -> Path:
 def _share(group: Sequence[Case], name: ExperimentName, said: str, found: Mapping[str, Any], **cost: Any) -> None:
     for place, case in enumerate(group):
         case.learn(name, said, found, **({} if place else cost))
+
+
+def _share_passes(
+    group: Sequence[Case], name: ExperimentName, said: str, field: str, now: Tried, tries: int = 1
+) -> None:
+    """What k attempts under one other condition came to, and whether that is clearly more than the policy's own share.
+
+    `tries`: conditions of which this is the best, so that the best of many is not called clear by chance (Bonferroni).
+    """
+    if not now.of:
+        return _all(group, lambda case: case.broken(name, "infrastructure: every attempt was lost", **now.cost()))
+    for place, case in enumerate(group):
+        own = Tried(case.evidence.task_passes, 0, case.evidence.task_attempts, ())
+        found = {f"{field}_passes": now.passes, f"{field}_helps": _clearly_fewer(now, own, "passes", CLEAR / tries)}
+        case.learn(name, said, found, **({} if place else now.cost()))
+    return None
 
 
 def _all(cases: Iterable[Case], do: Callable[[Case], None]) -> None:
@@ -527,7 +600,7 @@ def hint(lab: Lab, cases: Sequence[Case]) -> None:
     tried = _tried(asked, _attempts(lab, lab.policy, asked, lab.setting)) if asked else {}
     for digest, now in tried.items():
         said = f"{now.passes} of {now.of} pass when told: {hints[digest]}"
-        _share(groups[digest], "hint", said, {"hinted_passes": now.passes}, **now.cost())
+        _share_passes(groups[digest], "hint", said, "hinted", now)
 
 
 def hint_of(task: Task) -> str | None:
@@ -562,7 +635,7 @@ def prefix(lab: Lab, cases: Sequence[Case]) -> None:
     for index, case in enumerate(able):
         now = Tried.of_attempts(attempts[index * lab.spec.k : (index + 1) * lab.spec.k])
         said = f"{now.passes} of {now.of} pass from turn {(case.evidence.first_bad_turn or 0) + 1} on"
-        case.learn("prefix", said, {"prefix_passes": now.passes}, **now.cost())
+        _share_passes([case], "prefix", said, "prefix", now)
 
 
 def harness(lab: Lab, cases: Sequence[Case]) -> None:
@@ -578,13 +651,7 @@ def harness(lab: Lab, cases: Sequence[Case]) -> None:
                 best[digest] = now, bundle.name
     for digest, group in by_task(cases).items():
         now, name = best[digest]
-        _share(
-            group,
-            "harness",
-            f"{now.passes} of {now.of} pass under {name}",
-            {"harness_passes": now.passes},
-            **now.cost(),
-        )
+        _share_passes(group, "harness", f"{now.passes} of {now.of} pass under {name}", "harness", now, len(lab.others))
     return None
 
 
@@ -598,8 +665,7 @@ def quiet(lab: Lab, cases: Sequence[Case]) -> None:
     tried = _tried(asked, _attempts(lab, lab.policy, asked, lab.setting))
     for digest, group in by_task(cases).items():
         now = tried[digest]
-        found = {"quiet_passes": now.passes}
-        _share(group, "quiet", f"{now.passes} of {now.of} pass without noise", found, **now.cost())
+        _share_passes(group, "quiet", f"{now.passes} of {now.of} pass without noise", "quiet", now)
     return None
 
 
@@ -611,8 +677,7 @@ def setting(lab: Lab, cases: Sequence[Case]) -> None:
     tried = _tried(asked, _attempts(lab, lab.policy, asked, lab.training))
     for digest, group in by_task(cases).items():
         now = tried[digest]
-        found = {"setting_passes": now.passes}
-        _share(group, "setting", f"{now.passes} of {now.of} pass sampled as in training", found, **now.cost())
+        _share_passes(group, "setting", f"{now.passes} of {now.of} pass sampled as in training", "setting", now)
     return None
 
 
@@ -627,6 +692,11 @@ def checkpoint(lab: Lab, cases: Sequence[Case]) -> None:
         results[policy.stage] = _tried(asked, _attempts(lab, policy, asked, lab.setting))
     for digest, group in by_task(cases).items():
         own = {stage: tried[digest] for stage, tried in results.items()}
+        cost = Tried.of_attempts([a for now in own.values() for a in now.attempts]).cost()
+        if not all(now.of for now in own.values()):
+            why = "infrastructure: every attempt of a checkpoint was lost"
+            _all(group, lambda case, cost=cost, why=why: case.broken("checkpoint", why, **cost))  # type: ignore[misc]
+            continue
         found = {
             "base_passes": own["base"].passes if "base" in own and lab.policy.stage != "base" else None,
             "sft_passes": own["sft"].passes if "sft" in own and lab.policy.stage != "sft" else None,
@@ -634,8 +704,9 @@ def checkpoint(lab: Lab, cases: Sequence[Case]) -> None:
             "untrained": idle,
         }
         said = ", ".join(f"{stage} {now.passes}/{now.of} pass, {now.parsed} parse" for stage, now in own.items())
-        cost = Tried.of_attempts([a for now in own.values() for a in now.attempts]).cost()
         _share(group, "checkpoint", said, found, **cost)
+        for case in group:
+            case.count(own[lab.policy.stage])
     return None
 
 
@@ -654,24 +725,28 @@ def lost_at(tried: Mapping[str, Tried]) -> str:
     return "never"
 
 
-def _clearly_fewer(before: Tried, after: Tried, measure: str) -> bool:
+def _clearly_fewer(before: Tried, after: Tried, measure: str, p: float = CLEAR) -> bool:
     from scipy.stats import fisher_exact
 
     a, b = getattr(before, measure), getattr(after, measure)
     if not before.of or not after.of or a / before.of <= b / after.of:
         return False
     table = [[a, before.of - a], [b, after.of - b]]
-    return float(fisher_exact(table, alternative="greater").pvalue) <= CLEAR
+    return float(fisher_exact(table, alternative="greater").pvalue) <= p
 
 
 def _untrained(lab: Lab) -> bool | None:
-    """Whether the policy's weights are those of the one before it, up to rounding."""
+    """Whether SFT's weights are those that it began with, up to rounding; None without SFT. RL that moved nothing is no fault
+    of the demonstrations."""
     assert lab.policy is not None
-    parent = lab.before[-1]
-    if lab.policy.weights == parent.weights:
-        return True
-    moved = weights_moved(parent.folder(), lab.policy.folder())
-    return None if moved is None else moved < MOVED
+    for parent, trained in pairwise([*lab.before, lab.policy]):
+        if trained.stage != "sft":
+            continue
+        if trained.weights == parent.weights:
+            return True
+        moved = weights_moved(parent.folder(), trained.folder())
+        return None if moved is None else moved < MOVED
+    return None
 
 
 def weights_moved(before: Path, after: Path) -> float | None:

@@ -44,7 +44,9 @@ def derive(records: Mapping[StageName, Record], commit: str | None = None) -> Ru
         pins |= {name: record.artifacts[name].digest for name in _CARRIED if name in record.artifacts}
     if goal is not None and "libraries" in goal.inputs:
         pins["libraries"] = goal.inputs["libraries"]
-    backflow = records.get("backflow")
+    data, backflow = records.get("data"), records.get("backflow")
+    if isinstance(data, DataRecord) and data.voices:
+        pins["teacher"] = digest_of(sorted(data.voices))
     if isinstance(backflow, BackflowRecord) and backflow.rules is not None:
         pins["routes"] = backflow.rules
     return RunPin(pins=dict(sorted(pins.items())), provenance=provenance(commit))

@@ -9,7 +9,7 @@ Everything that decides comes from the round's records: bundles run from their s
 pin, tasks with their digests. What the spec calls volatile (`environment.volatile`) is made equal before two texts are
 compared, and nothing else is.
 Not covered: attempts that infrastructure broke, which have no outcome; sampling again in a phase of RL behind another one,
-or from a server that composes its batches by itself.
+from a server that composes its batches by itself, or from a teacher, whose weights nobody here has.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from schemas.replay import Difference, Level, Replay
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.task import Task
-from schemas.trajectory import Purpose, Trajectory
+from schemas.trajectory import ENDPOINT, Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.attempts import read_attempts
 from stages.checkpoints import fetch_base, trained_folder
@@ -329,8 +329,11 @@ def steady(text: str, volatile: Sequence[Volatile]) -> str:
 def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
     """`part` is of one table: a table holds whole batches, in the order in which they were decoded."""
     wanted = {one.attempt.trajectory.id: one for one in part}
-    rows = [attempt.trajectory for attempt in read_attempts(part[0].table)]
-    answers: list[Replay] = []
+    written = [attempt.trajectory for attempt in read_attempts(part[0].table)]
+    rows = [row for row in written if row.sampling.engine != ENDPOINT]
+    taught = [one for one in part if one.attempt.trajectory.sampling.engine == ENDPOINT]
+    refusal = "a teacher behind an endpoint wrote it, which cannot be sampled again; replay without --regenerate"
+    answers = [one.found("regenerate", same=None, reason=refusal) for one in taught]
     for batch in _batches(rows):
         mine = [wanted[row.id] for row in batch if row.id in wanted]
         if not mine:

@@ -284,7 +284,7 @@ class _Loop:
         requests = [
             SampleRequest(
                 key=row.id, turn=len(row.turns), context_ids=row.context, new_from=row.seen, seed=row.request.seed,
-                task_id=row.request.task.id, text=row.rendered,
+                task_id=row.request.task.id, text=row.rendered, messages=row.messages,
             )
             for row in open_rows
         ]  # fmt: skip
@@ -313,7 +313,7 @@ class _Loop:
         row.turns.append(
             {
                 "index": len(row.turns),
-                "policy": of_parent.policy if of_parent else self.sampler.policy,
+                "policy": of_parent.policy if of_parent else completion.policy or self.sampler.policy,
                 "policy_version": of_parent.policy_version if of_parent else self.sampler.version,
                 "messages": [dict(message) for message in row.told],
                 "rendered": row.rendered,

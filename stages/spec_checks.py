@@ -273,8 +273,12 @@ def _demonstrations(data: DataSpec) -> Found:
         asked.gold is not None
         and not sum(asked.gold.values())
         and not (asked.rejection_samples and asked.rejection_tasks)
+        and asked.teacher is None
     ):
         yield ("data", "demonstrations"), "gives no demonstration, so sft has nothing to train on; set gold above 0"
+    if asked.teacher is not None and asked.teacher.temperature == 0 and asked.teacher.samples > 1:
+        text = f"asks {asked.teacher.samples} times for one greedy answer; set samples to 1, or temperature above 0"
+        yield ("data", "demonstrations", "teacher", "samples"), text
 
 
 def _dev(data: DataSpec | None, backflow: BackflowSpec | None) -> Found:

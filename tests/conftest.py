@@ -32,6 +32,7 @@ LONGEST = (
     "tests/flows/test_rescore.py",
     "tests/stages/test_trainers.py",
     "tests/flows/test_repositories.py",
+    "tests/flows/test_teacher.py",
     "tests/stages/test_canary.py",
     "tests/evals/test_verify_together.py",
 )

@@ -1,8 +1,8 @@
 """What every sampler speaks: requests with exact token ids in, completions with ids, log-probabilities and place out.
 
 Three engines answer the same protocol: `transformers` (own decode loop, CPU or GPU), `vllm` (an OpenAI-compatible
-server) and `scripted` (a deterministic policy for canaries, hack hunts and demonstrations). Importing this module
-imports no ML library; `open_sampler` imports what the engine needs.
+server) and `scripted` (a deterministic policy for canaries, hack hunts and demonstrations); `endpoint_sampler` asks a
+teacher for demonstrations. Importing this module imports no ML library; `open_sampler` imports what the engine needs.
 
 Not covered: beam search, penalties, stop strings. A completion ends at an end token or at `Sampling.max_tokens`.
 """
@@ -36,15 +36,17 @@ class SampleRequest:
     seed: int
     task_id: str
     text: str  # the text rendered for this turn
+    messages: Sequence[Message] = ()  # the whole conversation so far
 
 
 @dataclass(frozen=True)
 class Completion:
     ids: list[int]  # with the end token, if the model wrote one
-    logprobs: list[float]  # natural, at the sampling temperature, before top_p; one for each id
+    logprobs: list[float]  # natural, at the sampling temperature, before top_p; one for each id, or none where unknown
     text: str  # decoded, special tokens removed
     stop: Literal["eos", "length"]
     place: BatchPlace | None  # None where the engine composes its batches by itself
+    policy: Digest | None = None  # who answered, where it is not the sampler's `policy`
 
 
 class Sampler(Protocol):

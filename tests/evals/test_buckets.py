@@ -6,6 +6,7 @@ import pytest
 
 from evals.buckets import Half, build, central, changes, indicators
 from evals.rules import load_rules, rules_digest
+from schemas.attribution import FILLS, RUNGS, Rung
 from schemas.bucket import Route, bucket_id
 
 RULES = load_rules()
@@ -83,9 +84,9 @@ def test_the_example_is_the_most_ordinary_member(half):
 def test_indicators_name_every_task_of_the_family_zero_included(half):
     found = indicators(half(FIRST), RULES)
     assert len(found[UNCHANGED]) == 10
-    assert found[UNCHANGED]["repair/f0/arith_1"] == ("f0", 0.75)
-    assert found[UNCHANGED]["repair/f7/arith_1"] == ("f7", 0.0)
-    assert found[PROTOCOL]["repair/f7/arith_1"] == ("f7", pytest.approx(1 / 3))
+    assert found[UNCHANGED]["repair/f0/arith_1"] == ("f0", 0.75, 0.75, 0.75)
+    assert found[UNCHANGED]["repair/f7/arith_1"] == ("f7", 0.0, 0.0, 0.25)  # one of its four attempts was lost
+    assert found[PROTOCOL]["repair/f7/arith_1"] == ("f7", pytest.approx(1 / 3), 0.25, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -115,3 +116,60 @@ def test_few_origins_or_none_are_not_enough_evidence(half):
     (gone, _) = changes(buckets, numbers, {})
     assert (gone.verdict, gone.difference.value) == ("not enough evidence", None)
     assert not gone.treated
+
+
+# --- a change that comes from how much was looked at, or from what was lost
+
+
+EXPERIMENTS = sorted(FILLS)
+CHEAP = [name for name in EXPERIMENTS if RUNGS[name] in (Rung.L0, Rung.L1)]
+LOST_IN_RL = bucket_id("lost_in_rl", "repair.value")
+
+
+def looked_at(half, prefix, tasks, **found):
+    """40 tasks that fail alike; of the first `tasks` all experiments were made, and found `found`."""
+    plain = half([["protocol"] * 4] * 40, prefix=prefix)
+    evidence, open_ = [], set()
+    for e in plain.evidence:
+        closed = int(e.origin[len(prefix) :]) < tasks
+        facts = {"measured": EXPERIMENTS, **found} if closed else {"measured": CHEAP}
+        evidence.append(e.model_copy(update={**facts, "parse_errors": 0, "unchanged": False, "task_attempts": 4}))
+        open_ |= set() if closed else {e.trajectory}
+    return Half(evidence, plain.attempted, frozenset(open_))
+
+
+def verdicts(half, then, now):
+    buckets = build(looked_at(half, "c", 24, lost_at="rl"), then, RULES)
+    found = changes(buckets, indicators(then, RULES, buckets), indicators(now, RULES, buckets))
+    return {change.bucket: (change.before.value, change.after.value, change.verdict) for change in found}
+
+
+def test_a_smaller_sample_of_the_same_failures_is_no_change(half):
+    found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 10, lost_at="rl"))
+    assert found[LOST_IN_RL] == (1.0, 1.0, "not enough evidence")  # of 40 origins; none changed
+
+
+def test_failures_that_nobody_looked_at_prove_no_repair(half):
+    found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 0))
+    assert found[LOST_IN_RL] == (1.0, 0.0, "not enough evidence")
+
+
+def test_failures_that_were_looked_at_and_are_others_do(half):
+    found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 24, lost_at="never"))
+    assert found[LOST_IN_RL] == (1.0, 0.0, "shrank")
+
+
+def test_attempts_that_infrastructure_lost_prove_no_repair(half):
+    buckets = build(half(FIRST), half([["unchanged", "unchanged", "pass", "pass"]] * 40, prefix="m"), RULES)
+    before = indicators(half([["unchanged", "unchanged", "pass", "pass"]] * 40, prefix="m"), RULES, buckets)
+    for row, verdict in ((["lost", "lost", "pass", "pass"], "not enough evidence"), (["pass"] * 4, "shrank")):
+        after = indicators(half([row] * 40, prefix="m"), RULES, buckets)
+        (found,) = [one for one in changes(buckets, before, after) if one.bucket == UNCHANGED]
+        assert found.verdict == verdict, row
+
+
+def test_a_scored_failure_that_the_evaluation_owns_is_measured_like_any_other(half):
+    wrong = {"setting_helps": True}
+    buckets = build(looked_at(half, "c", 40, **wrong), looked_at(half, "m", 40, **wrong), RULES)
+    (own,) = [bucket for bucket in buckets if bucket.cause == "wrong_setting"]
+    assert (own.route, own.share.value, own.measured.value) == (Route.EVALUATION, 1.0, 1.0)

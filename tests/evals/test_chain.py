@@ -124,6 +124,28 @@ def test_the_parser_refused_a_whole_call():
     assert link(reading(), refused) == "parser"
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"tool": "replace_line", "path": "solution.py", "line": "2", "text": "x"},
+        {"tool": "replace_line", "path": "solution.py", "line": True, "text": "x"},
+        {"tool": "replace_line", "path": "solution.py", "line": 2},
+        {"tool": "replace_block", "path": "solution.py", "old": "x"},
+        {"tool": "replace_block", **EDIT, "why": "it is wrong"},
+        {"tool": ["replace_block"], **EDIT},
+    ],
+)
+def test_a_call_that_is_no_edit_is_the_models_protocol_and_no_link(call: dict[str, Any]):
+    refused = editing(tool_error=None, parse_error="wrong arguments").model_copy(
+        update={"call": None, "text": json.dumps(call), "completion_ids": list(map(ord, json.dumps(call)))}
+    )
+    assert link(reading(), refused) is None
+
+
+def test_an_edit_that_was_refused_for_its_size_is_no_fault_of_the_tool():
+    assert link(reading(), editing(tool_error="the new text has 200000 characters, at most 100000")) == "model"
+
+
 def test_the_tree_is_not_what_the_calls_before_made_of_it():
     first = turn(
         0, json.dumps({"tool": "replace_block", **EDIT}), "repair f",

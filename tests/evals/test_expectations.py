@@ -11,6 +11,7 @@ import pytest
 from evals.expectations import attempts_frame, check_table, demonstrations_frame, failures, tasks_frame
 from schemas.errors import InputError
 from schemas.task import Split
+from schemas.trajectory import Sampling
 
 
 def failed(result):
@@ -102,6 +103,18 @@ def test_the_reward_range_is_that_of_the_rules(make_task, make_attempt):
     frame = attempts_frame([make_attempt(make_task(), 0, True, reward=1.5)])
     assert ("reward", "expect_column_values_to_be_between") in failed(check_table("attempts", frame))
     assert check_table("attempts", frame, reward=(-2.0, 2.0))["success"]
+
+
+@pytest.mark.parametrize(("engine", "logprobs", "agree"), [
+    ("transformers", [-0.1, -0.2], True), ("transformers", [], False), ("endpoint", [], True), ("endpoint", [0.0, 0.0], False),
+])  # fmt: skip
+def test_only_a_teachers_tokens_have_no_log_probability(make_task, make_attempt, engine, logprobs, agree):
+    made = make_attempt(make_task(), 0, True)
+    turns = [turn.model_copy(update={"logprobs": logprobs}) for turn in made.trajectory.turns]
+    said = made.trajectory.model_copy(update={"turns": turns, "sampling": Sampling(engine=engine)})
+    assert turns
+    frame = attempts_frame([made.model_copy(update={"trajectory": said})])
+    assert check_table("attempts", frame)["success"] == agree
 
 
 def test_the_result_is_plain_json_and_the_same_every_time(make_task):

@@ -84,12 +84,12 @@ TABLE = [
     ("tokenizer_link", "sft", {"chain": "tokenizer"}),
     ("text_does_not_come_back", "sft", {"round_trip": False}),
     ("template_changed", "sft", {"template_same": False, "parse_errors": 2}),
-    ("setting_of_the_measure", "evaluation", {"setting_passes": 2, "truncated": True}),
+    ("setting_of_the_measure", "evaluation", {"setting_helps": True, "truncated": True}),
     ("trained_to_nothing", "sft", {"untrained": True, "parse_errors": 2}),
     ("lost_in_rl", "rl", {"lost_at": "rl", "parse_errors": 2}),
     ("forgotten_in_sft", "sft", {"lost_at": "sft", "trained_origins": 0}),
-    ("only_without_noise", "sft", {"noise_hits": 1, "quiet_passes": 4, "task_passes": 3, "task_attempts": 4}),
-    ("only_under_another_harness", "sft", {"harness_passes": 2}),
+    ("only_without_noise", "sft", {"noise_hits": 1, "quiet_helps": True, "task_passes": 1, "task_attempts": 4}),
+    ("only_under_another_harness", "sft", {"harness_helps": True}),
     ("leaves_boundary", "sft", {"forbidden": 1}),
     ("family_cannot_parse", "sft", {"parse_errors": 1, "family_parse_rate": 0.2, "truncated": True}),
     ("cut_at_token_limit", "sft", {"truncated": True, "parse_errors": 2, "unchanged": True}),
@@ -103,8 +103,8 @@ TABLE = [
     ("right_only_where_seen", "rl", {"visible_passed": True, "task_passes": 1, "task_attempts": 4}),
     ("exhausts_limits", "rl", {"limit_hit": "cpu", "task_passes": 1, "task_attempts": 4}),
     ("task_seldom_solved", "rl", {"task_passes": 1, "task_attempts": 4}),
-    ("passes_from_a_prefix", "rl", {"task_attempts": 4, "first_bad_turn": 1, "prefix_passes": 2, "family_pass": 0.1}),
-    ("passes_with_a_hint", "sft", {"task_attempts": 4, "hinted_passes": 2, "family_pass": 0.1}),
+    ("passes_from_a_prefix", "rl", {"task_attempts": 4, "first_bad_turn": 1, "prefix_helps": True, "family_pass": 0.1}),
+    ("passes_with_a_hint", "sft", {"task_attempts": 4, "hinted_helps": True, "family_pass": 0.1}),
     ("family_never_solved", "data", {"task_attempts": 4, "family_pass": 0.1}),
     ("family_sometimes_solved", "rl", {"task_attempts": 4}),
     ("nothing_else", "undetermined", {}),
@@ -135,9 +135,13 @@ def test_only_a_failure_that_met_noise_asks_for_an_attempt_without_it():
     met = {"noise_hits": 1, "task_passes": 1, "task_attempts": 4}
     assert "quiet" in open_questions(evidence(**met, measured=[]), RULES)
     assert "quiet" not in open_questions(evidence(**{**met, "noise_hits": 0}, measured=[]), RULES)
-    for passes, noisy in ((2, 0), (3, 3)):  # too few, or no more than under noise
-        facts = evidence(**{**met, "task_passes": noisy}, quiet_passes=passes)
-        assert decide(facts, RULES).cause != "noise_sensitivity"
+    assert decide(evidence(**met, quiet_passes=4, quiet_helps=False), RULES).cause != "noise_sensitivity"
+
+
+def test_a_field_that_a_condition_compares_with_is_an_open_question_too():
+    rule = Rule(id="fewer", cause="c", route=Route.SFT, when={"task_passes": {"lt": "hinted_passes"}}, because="x")
+    assert open_questions(evidence(measured=[]), [rule]) == {"hint"}
+    assert open_questions(evidence(hinted_passes=None, measured=["hint"]), [rule]) == set()
 
 
 def test_a_field_that_an_experiment_could_not_find_is_no_open_question():

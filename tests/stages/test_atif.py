@@ -105,6 +105,13 @@ def test_an_own_attempt_goes_out_and_comes_back_byte_for_byte() -> None:
     Draft202012Validator(PUBLISHED).validate(json.loads(text))
 
 
+def test_log_probabilities_that_nobody_knows_are_left_out() -> None:
+    document = document_of(attempt((turn(0, logprobs=[]), turn(1))))
+    metrics = [step["metrics"] for step in document["steps"] if step["source"] == "agent"]
+    assert ["logprobs" in one for one in metrics] == [False, True]
+    Draft202012Validator(PUBLISHED).validate(document)
+
+
 def test_a_turn_is_a_step_with_its_whole_context() -> None:
     one = attempt(parent="rl-0", prefix_turn=1)
     document = document_of(one)

@@ -137,9 +137,12 @@ def test_what_passes_only_without_noise_is_said_so_and_is_no_unstable_tool(flaky
         found = climb(opened, attempts, failures, RULES)
     assert found
     assert all(one.evidence.noise_hits for one in found)
-    assert {(one.rule, one.route.value, one.evidence.quiet_passes) for one in found} == {
-        ("only_without_noise", "sft", 4)
-    }
+    assert {one.evidence.quiet_passes for one in found} == {4}
+    rules = {one.evidence.task_passes: (one.rule, one.route.value) for one in found}
+    assert min(rules) <= 1
+    # Four passes of four are clearly more than one of four, and not than two.
+    for passes, owner in rules.items():
+        assert owner == (("only_without_noise", "sft") if passes <= 1 else ("task_seldom_solved", "rl")), passes
     assert {one.evidence.replayed for one in found} == {"same"}
     assert sum(e.attempts for one in found for e in one.experiments if e.name == "quiet") == 4 * len(
         {one.evidence.task_id for one in found}

@@ -34,7 +34,7 @@ def test_gold_stands_by_what_noise_says_failed(world: World, name: str) -> None:
     ]
     goal = world.goal.model_copy(update={"material": asked})
     with equip(world.ctx, goal) as bench:
-        found = demonstrate(world.ctx, bench, goal, tasks)["backflow"]
+        found = demonstrate(world.ctx, bench, goal, tasks, None)["backflow"]
     profile = Noise(timeout=1.0) if name == "flaky" else None
     assert {(a.trajectory.family, a.trajectory.noise) for a in found} == {(families[0], profile), (families[1], None)}
     for attempt in found:

@@ -325,6 +325,44 @@ MALFORMED = [
         "goal.yaml:12: data.demonstrations.rejection_skills.0:",
         "no source gives training tasks of 'lookup'",
     ),
+    (
+        "a teacher without a model",
+        swapped(("data:\n", "data:\n  demonstrations: {teacher: {url: 'http://127.0.0.1:8000/v1'}}\n")),
+        "goal.yaml:12: data.demonstrations.teacher.model:",
+        "is missing; add it",
+    ),
+    (
+        "a teacher at no address",
+        swapped(("data:\n", "data:\n  demonstrations: {teacher: {url: localhost:8000, model: m}}\n")),
+        "goal.yaml:12: data.demonstrations.teacher.url:",
+        "is no http or https address",
+    ),
+    (
+        "a teacher with a password",
+        swapped(("data:\n", "data:\n  demonstrations: {teacher: {url: 'https://me:secret@host/v1', model: m}}\n")),
+        "goal.yaml:12: data.demonstrations.teacher.url:",
+        "without user, query and fragment",
+    ),
+    (
+        "a key for a variable",
+        swapped(
+            ("data:\n", "data:\n  demonstrations: {teacher: {url: 'http://h/v1', model: m, api_key_env: sk-secret}}\n")
+        ),
+        "goal.yaml:12: data.demonstrations.teacher.api_key_env:",
+        "is no name of an environment variable",
+    ),
+    (
+        "a greedy teacher asked twice",
+        swapped(("data:\n", "data:\n  demonstrations: {teacher: {url: 'http://h/v1', model: m, temperature: 0}}\n")),
+        "goal.yaml:12: data.demonstrations.teacher.samples:",
+        "asks 2 times for one greedy answer",
+    ),
+    (
+        "a teacher without tasks",
+        swapped(("data:\n", "data:\n  demonstrations: {teacher: {url: 'http://h/v1', model: m, tasks: 0}}\n")),
+        "goal.yaml:12: data.demonstrations.teacher.tasks:",
+        "is 0; use a value >= 1",
+    ),
     ("rewards that pay for trying", GOOD + "rewards: {partial: 0.9}\n", "goal.yaml:29: rewards:", "half of outcome"),
     ("a path outside", GOOD + "safety: {paths: [../x]}\n", "goal.yaml:29: safety.paths.0:", "leaves the agent's tree"),
     (
@@ -386,6 +424,7 @@ def test_a_malformed_spec_is_refused_at_its_line(
     assert [line for line in found if line.startswith(start) and part in line], (what, found)
     if what not in ("alias in itself", "too deep", "a rule that never fires"):
         assert len(found) == 1, found
+    assert "secret" not in "".join(found), "a password or a key may stand where none belongs"
 
 
 def test_there_are_many_different_ways_to_be_wrong() -> None:
