@@ -8,6 +8,7 @@ import pytest
 from evals.contamination import all_copied, copied_rows, near_copies
 from evals.plaintext import plain
 from schemas.task import Case, Split
+from stages.attribute import contaminated
 
 BODY = """def {name}(values, low, high):
     total = 0
@@ -222,7 +223,7 @@ def test_every_task_that_is_copied_is_contaminated_not_the_closest_alone(make_ta
     twin = target.model_copy(update={"id": "repair/twin/m1", "origin": "twin"})
     thief = make_task("thief", split=Split.TRAIN, gold={"other.py": AROUND + SECRET})
     assert near_copies([thief], [target, twin]) == {thief.id: target.id}
-    assert all_copied([thief], [target, twin]) == {target.id, twin.id}
+    assert all_copied([thief], [target, twin]) == contaminated([thief, target, twin]) == {target.id, twin.id}
 
 
 @pytest.mark.parametrize(
