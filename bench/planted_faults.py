@@ -429,6 +429,7 @@ def near_duplicate(site: Site) -> Iterator[World]:
                 "files": {path: _marked(text) for path, text in task.files.items()},
                 "gold": {path: _marked(text) for path, text in task.gold.items()},
                 "hidden": task.hidden[1:],
+                "visible": [],  # or the copy had all hidden cases of another mutant of the function, at any share
             }
         )
         for task in pool

@@ -1,43 +1,106 @@
 """Training tasks, and rows of training data, that are near copies of evaluation tasks: n-gram overlap, equal files, equal cases.
 
-Text of a task: statement, start files, gold, test files. Splits by origin keep mutants of one function together; this finds
-what that cannot know, such as one function under two names. Not covered: paraphrases, renamed variables, other languages,
-answers of a few words, which alone are no evidence of anything.
+Splits by origin keep mutants of one function together; this finds what that cannot know: one function under two names, and a
+gold or test file somewhere in a longer text. Texts are compared as `evals/plaintext.py` reads them. Not covered: paraphrases;
+names or lines changed so often that less than the share of n-grams is left; amid other text a statement, a start file of code,
+and a file scattered over more than SPREAD times its length; cases written as text; answers of a few words, which alone are
+no evidence of anything.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
+from evals.plaintext import TOKEN, blocks, plain
 from schemas.base import digest_of
-from schemas.task import Task
+from schemas.task import Case, Task
 
-TOKEN = re.compile(r"\w+|[^\w\s]")
-FENCE = re.compile(r"```[^\n]*\n(.*?)```", re.DOTALL)
 MIN_CASES = 4  # fewer that are equal are equal by chance
+MIN_GRAMS = 16  # of a file of fewer, most may stand in another function by chance: it counts where it stands whole
+SPREAD = 4  # in how many times its own length a file is looked for: 60 functions together hold most lines of a 61st
 COMMON_ORIGINS = 10  # text that so many evaluation origins share is the wording of a generator, not a leak
+
+Kind = Literal["task", "text", "cases", "file"]
+Gram = tuple[str, ...]
 
 
 def near_copies(train: Sequence[Task], evaluation: Sequence[Task], n: int = 8, share: float = 0.6) -> dict[str, str]:
     """Training task id -> id of the evaluation task that it copies most; those at `share` or above, sorted by id.
 
-    The overlap is the shared n-grams of `n` tokens over those of the smaller text, in [0, 1]; a file of >= n tokens
-    that is the same (white space apart) counts as 1, and so do the same MIN_CASES cases or more. N-grams, files and cases
-    common to COMMON_ORIGINS evaluation origins are left out. A text shorter than n tokens is one n-gram of its own length.
-    ValueError unless n >= 1 and 0 < share <= 1.
+    The overlap, in [0, 1], is the largest of: the shared n-grams of `n` tokens over those of the smaller of the two tasks; the
+    part of a gold or test file of the evaluation task, or of a file that an answer is read from, that stands together
+    in the training task, in n-grams; the part of its hidden cases that the other has, if MIN_CASES or more (of all its cases,
+    if fewer are hidden); 1 for a file or fenced block of >= n tokens that is the same. What COMMON_ORIGINS evaluation origins
+    share is left out. A text shorter than n tokens is one n-gram of its own length. ValueError unless n >= 1, 0 < share <= 1.
     """
     index = _Index(evaluation, n, share)
-    return {task.id: name for task in sorted(train, key=lambda t: t.id) if (name := index.copied(_marks(task, n)))}
+    copies = {task.id: index.copied(_of_task(task, n)) for task in sorted(train, key=lambda task: task.id)}
+    return {name: found[0] for name, found in copies.items() if found}
 
 
 def copied_rows(
     rows: Mapping[str, Iterable[str]], evaluation: Sequence[Task], n: int = 8, share: float = 0.6
 ) -> dict[str, str]:
-    """The same for rows of training data, name -> texts: their messages, and each fenced block in them as a file."""
+    """The same for rows of training data, name -> texts: their messages, and each fenced block in them as a file.
+
+    A text shorter than n tokens says nothing here: the answer `yes` to one question copies no other.
+    """
     index = _Index(evaluation, n, share)
-    return {name: found for name in sorted(rows) if (found := index.copied(_row_marks(rows[name], n)))}
+    copies = {name: index.copied(_of_texts(rows[name], (), n).of_length(n)) for name in sorted(rows)}
+    return {name: found[0] for name, found in copies.items() if found}
+
+
+def all_copied(train: Sequence[Task], evaluation: Sequence[Task], n: int = 8, share: float = 0.6) -> set[str]:
+    """Ids of all evaluation tasks of which a training task is a near copy, not of the closest to each alone."""
+    index = _Index(evaluation, n, share)
+    return {found for task in train for found in index.copied(_of_task(task, n))}
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What two texts are compared by: their n-grams in order, and the names of whole files and cases."""
+
+    grams: list[Gram]
+    names: set[str]
+
+    def of_length(self, n: int) -> _Marks:
+        return _Marks([gram for gram in self.grams if len(gram) == n], self.names)
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Something of an evaluation task that is looked for: whose it is, its marks, and of how many n-grams it is in all."""
+
+    task: int
+    kind: Kind
+    marks: frozenset[Hashable]
+    length: int = 0
+
+    def overlap(self, shared: int, own: int) -> float:
+        """`own`: distinct n-grams of the text that may copy it."""
+        size = len(self.marks)
+        if self.kind == "task":
+            return shared / max(1, min(size, own))
+        by_chance = shared < MIN_CASES if self.kind == "cases" else shared < size < MIN_GRAMS
+        return 0.0 if by_chance else shared / size
+
+    def together(self, grams: Sequence[Gram]) -> int:
+        """Most of its n-grams that stand within SPREAD times its length."""
+        hits = [(place, gram) for place, gram in enumerate(grams) if gram in self.marks]
+        inside: Counter[Gram] = Counter()
+        start = distinct = most = 0
+        for place, gram in hits:
+            distinct += inside[gram] == 0
+            inside[gram] += 1
+            while hits[start][0] <= place - SPREAD * self.length:
+                inside[hits[start][1]] -= 1
+                distinct -= inside[hits[start][1]] == 0
+                start += 1
+            most = max(most, distinct)
+        return most
 
 
 class _Index:
@@ -47,69 +110,58 @@ class _Index:
         if n < 1 or not 0 < share <= 1:
             raise ValueError(f"n-grams of {n} tokens with share {share}: needs n >= 1 and 0 < share <= 1")
         self.share, self.targets = share, sorted(evaluation, key=lambda task: task.id)
-        marks = [_marks(task, n) for task in self.targets]
-        self.common = _common(marks, [task.origin for task in self.targets])
+        pieces = [piece for number, task in enumerate(self.targets) for piece in _pieces(number, task, n)]
+        self.common = _common(pieces, self.targets)
+        self.pieces = [replace(piece, marks=piece.marks - self.common) for piece in pieces]
         self.index: dict[Hashable, list[int]] = defaultdict(list)
-        self.sizes = [_grams(own - self.common) for own in marks]
-        for number, own in enumerate(marks):
-            for mark in own - self.common:
+        for number, piece in enumerate(self.pieces):
+            for mark in piece.marks:
                 self.index[mark].append(number)
 
-    def copied(self, own: set[Hashable]) -> str | None:
-        """Id of the task that these marks copy."""
-        best = _closest(own - self.common, self.index, self.sizes)
-        return self.targets[best[1]].id if best is not None and best[0] >= self.share else None
+    def copied(self, marks: _Marks) -> list[str]:
+        """Ids of the tasks that these marks copy, the closest first, then by id."""
+        grams, overlaps = {*marks.grams} - self.common, defaultdict[int, float](float)
+        own = grams | (marks.names - self.common)
+        for number, shared in Counter(piece for mark in own for piece in self.index.get(mark, ())).items():
+            piece = self.pieces[number]
+            overlap = piece.overlap(shared, len(grams))
+            if overlap >= self.share and piece.kind == "text":
+                overlap = piece.overlap(piece.together(marks.grams), len(grams))
+            overlaps[piece.task] = max(overlaps[piece.task], overlap)
+        found = sorted((-overlap, task) for task, overlap in overlaps.items() if overlap >= self.share)
+        return [self.targets[task].id for _, task in found]
 
 
-def _closest(own: set[Hashable], index: dict[Hashable, list[int]], sizes: list[int]) -> tuple[float, int] | None:
-    """(overlap, number) of the evaluation task with the largest overlap; the first by id on ties."""
-    shared: Counter[int] = Counter()
-    same_file: set[int] = set()
-    for mark in own:
-        for number in index.get(mark, ()):
-            if isinstance(mark, str):
-                same_file.add(number)
-            else:
-                shared[number] += 1
-    size = _grams(own)
-    overlaps = {number: count / max(1, min(size, sizes[number])) for number, count in shared.items()}
-    overlaps |= dict.fromkeys(same_file, 1.0)
-    if not overlaps:
-        return None
-    number = min(overlaps, key=lambda number: (-overlaps[number], number))
-    return overlaps[number], number
+def _pieces(number: int, task: Task, n: int) -> Iterator[_Piece]:
+    marks = _of_task(task, n)
+    yield _Piece(number, "task", frozenset(marks.grams))
+    read = task.files if task.kind == "answer" else {}
+    for text in {*task.gold.values(), *task.tests.values(), *read.values()}:
+        grams = _of_texts([text], (), n).of_length(n).grams
+        yield _Piece(number, "text", frozenset(grams), len(grams))
+    yield from (_Piece(number, "file", frozenset([name])) for name in marks.names if name.startswith("file "))
+    cases = task.hidden if len(task.hidden) >= MIN_CASES else [*task.visible, *task.hidden]
+    yield _Piece(number, "cases", frozenset(_named(cases)))
 
 
-def _marks(task: Task, n: int) -> set[Hashable]:
-    """n-grams as tuples, whole files and sets of cases as strings."""
-    files = [*task.files.values(), *task.gold.values(), *task.tests.values()]
-    cases = [case.model_dump(mode="json") for case in (*task.visible, *task.hidden)]
-    marks = _text_marks([task.statement], files, n)
-    if len(cases) >= MIN_CASES:
-        marks.add(f"cases {digest_of(sorted(map(digest_of, cases)))}")
-    return marks
+def _of_task(task: Task, n: int) -> _Marks:
+    marks = _of_texts([task.statement], [*task.files.values(), *task.gold.values(), *task.tests.values()], n)
+    return _Marks(marks.grams, marks.names | _named([*task.visible, *task.hidden]))
 
 
-def _row_marks(texts: Iterable[str], n: int) -> set[Hashable]:
-    """A text shorter than n tokens says nothing here: the answer `yes` to one question copies no other."""
-    told = list(texts)
-    marks = _text_marks(told, [block for text in told for block in FENCE.findall(text)], n)
-    return {mark for mark in marks if isinstance(mark, str) or len(mark) == n}  # type: ignore[arg-type]
+def _of_texts(texts: Iterable[str], files: Iterable[str], n: int) -> _Marks:
+    told, whole = [plain(text) for text in texts], [plain(text) for text in files]
+    tokens = [TOKEN.findall(text) for text in (*told, *whole)]
+    files_in = [*tokens[len(told) :], *(TOKEN.findall(block) for text in told for block in blocks(text))]
+    grams = [gram for own in tokens for gram in _ngrams(own, n)]
+    return _Marks(grams, {f"file {' '.join(own)}" for own in files_in if len(own) >= n})
 
 
-def _text_marks(texts: Iterable[str], files: Iterable[str], n: int) -> set[Hashable]:
-    marks: set[Hashable] = set()
-    for text in texts:
-        marks.update(_ngrams(TOKEN.findall(text), n))
-    for text in files:
-        tokens = TOKEN.findall(text)
-        marks.update(_ngrams(tokens, n))
-        if len(tokens) >= n:
-            marks.add(" ".join(tokens))
-    return marks
+def _named(cases: Iterable[Case]) -> set[str]:
+    return {f"case {digest_of(case.model_dump(mode='json'))}" for case in cases}
 
 
-def _ngrams(tokens: list[str], n: int) -> Iterable[tuple[str, ...]]:
+def _ngrams(tokens: list[str], n: int) -> Iterable[Gram]:
     if not tokens:
         return ()
     if len(tokens) < n:
@@ -117,13 +169,10 @@ def _ngrams(tokens: list[str], n: int) -> Iterable[tuple[str, ...]]:
     return zip(*(tokens[start:] for start in range(n)), strict=False)
 
 
-def _grams(marks: set[Hashable]) -> int:
-    return sum(isinstance(mark, tuple) for mark in marks)
-
-
-def _common(marks: list[set[Hashable]], origins: list[str]) -> set[Hashable]:
+def _common(pieces: Iterable[_Piece], targets: Sequence[Task]) -> set[Hashable]:
+    """Marks of COMMON_ORIGINS origins or more."""
     seen: dict[Hashable, set[str]] = defaultdict(set)
-    for own, origin in zip(marks, origins, strict=True):
-        for mark in own:
-            seen[mark].add(origin)
+    for piece in pieces:
+        for mark in piece.marks:
+            seen[mark].add(targets[piece.task].origin)
     return {mark for mark, where in seen.items() if len(where) >= COMMON_ORIGINS}

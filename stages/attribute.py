@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from environments.bundles import Bundle
-from evals.contamination import near_copies
+from evals.contamination import all_copied
 from evals.evidence import audited, collect
 from evals.panel import Panel
 from evals.rules import complete, decide, holding, open_questions
@@ -236,7 +236,7 @@ def contaminated(tasks: Sequence[Task]) -> set[str]:
     """Ids of tasks that measure and of which a training task is a near copy, however the spec was set."""
     training = [task for task in tasks if task.split is Split.TRAIN]
     measuring = [task for task in tasks if task.split is not Split.TRAIN]
-    return set(near_copies(training, measuring, **NEAR).values())  # type: ignore[arg-type]
+    return all_copied(training, measuring, **NEAR)  # type: ignore[arg-type]
 
 
 def skills_of(goal: GoalRecord, tasks: Sequence[Task]) -> set[str]:
