@@ -22,7 +22,7 @@ from reports.text import one_line
 from schemas.bucket import Bucket, Route
 from schemas.decision import TriageDecision
 from schemas.errors import EXIT_DONE, InfrastructureError, InputError
-from stages.decisions import append, backflows, bucket_named, decisions, identified, in_force, now, plain, stamp
+from stages.decisions import append, backflows, bucket_named, decisions, identified, in_force, now, stamp
 from stages.workspace import Workspace
 
 ROUTES = ", ".join(route.value for route in Route)
@@ -136,6 +136,15 @@ def me(root: Path) -> str:
     )
     name = done.stdout.strip() if done.returncode == 0 else ""
     return name or os.environ.get("USER", "").strip() or getpass.getuser()
+
+
+def plain(decision: TriageDecision) -> str:
+    """One line for people, whatever was written as the name and the reason."""
+    words = [f"goes to {decision.route.value}"] if decision.route else []
+    words += [] if decision.approve is None else ["is approved" if decision.approve else "is rejected"]
+    about = f"failure {decision.trajectory} of bucket" if decision.trajectory else "bucket"
+    said = f"{about} {decision.bucket} of round {decision.round} {' and '.join(words)}"
+    return f"{said}, by {one_line(decision.who, 40)}: {one_line(decision.because, 200)}"
 
 
 def next_goal(space: Workspace) -> int:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from reports.text import one_line
 from schemas.backflow import BackflowRecord
 from schemas.base import Json, digest_of
 from schemas.bucket import Bucket, Material, Route
@@ -42,7 +41,7 @@ def identified(**said: object) -> TriageDecision:
     """A decision under the id that its content gives it. Raises InputError for a name or reason that UTF-8 cannot hold."""
     for field in ("who", "because"):
         if any("\ud800" <= char <= "\udfff" for char in str(said[field])):
-            value = one_line(repr(said[field]), 60)
+            value = ascii(said[field])[:60]
             raise InputError(f"bucket {said['bucket']}: {field} {value}: not UTF-8; write it in plain characters")
     draft = TriageDecision.model_validate({"id": "0" * 12, **said})
     return draft.model_copy(update={"id": _id_of(draft.model_dump(mode="json"))})
@@ -230,12 +229,3 @@ def backflows(space: Workspace) -> dict[int, BackflowRecord]:
     """Round -> its backflow, where that came to an end with buckets of its own."""
     read = {number: space.read(number, "backflow") for number in space.rounds()}
     return {n: one for n, one in read.items() if isinstance(one, BackflowRecord) and one.skipped is None}
-
-
-def plain(decision: TriageDecision) -> str:
-    """One line for people, whatever was written as the name and the reason."""
-    words = [f"goes to {decision.route.value}"] if decision.route else []
-    words += [] if decision.approve is None else ["is approved" if decision.approve else "is rejected"]
-    about = f"failure {decision.trajectory} of bucket" if decision.trajectory else "bucket"
-    said = f"{about} {decision.bucket} of round {decision.round} {' and '.join(words)}"
-    return f"{said}, by {one_line(decision.who, 40)}: {one_line(decision.because, 200)}"
