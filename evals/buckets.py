@@ -237,6 +237,7 @@ def changes(
     after: Mapping[str, Mapping[str, Row]],
     treated: Collection[str] = (),
     *,
+    blind: Collection[str] = (),
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
     seed: int = 0,
@@ -246,7 +247,8 @@ def changes(
     `before`, `after`: `indicators` of the measuring half then and now, both with `buckets=previous`. `treated`: ids
     that got material, beside those whose bucket says so. Shrank: the interval of after - before lies below 0, also with
     the most that after and the least that before may be; grew: above, the other way round; unchanged: within plus and
-    minus 0.05; else not enough evidence. Buckets without a share are left out.
+    minus 0.05; else not enough evidence. Buckets without a share are left out. `blind`: causes that this round could
+    not have seen at all, such as a verifier's hole without an audit.
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     found = []
@@ -267,7 +269,7 @@ def changes(
                 before=estimate([then[task] for task in shared], **how),
                 after=estimate([now[task] for task in shared], **how),
                 difference=difference,
-                verdict=_verdict(difference, worst, best),
+                verdict="not enough evidence" if bucket.cause in blind else _verdict(difference, worst, best),
             )
         )
     return found

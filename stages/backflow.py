@@ -42,6 +42,7 @@ from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 ATTRIBUTIONS = "attributions.jsonl"
+CONTESTED = ("verifier_hole", "verifier_too_strict")  # causes that only a second verifier finds
 
 
 def inputs(ctx: Context) -> Inputs:
@@ -216,7 +217,10 @@ def _changes(
         now = Half.of(_of(attempts, list(known.values())), known, origins)
     handed, _ = handed_by(ctx, previous[-1])
     treated = treat(last.buckets, handed)  # as this round took it, people's decisions since included
-    changed = changes(treated, indicators(then, rules, last.buckets), indicators(now, rules, last.buckets))
+    audited: GoalRecord = ctx.record("goal")
+    blind = () if audited.bundles.audit_verifier else CONTESTED
+    counted = (indicators(half, rules, last.buckets) for half in (then, now))
+    changed = changes(treated, *counted, blind=blind)
     spent = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
     return [change.model_copy(update={"cost": spent[change.bucket]}) for change in changed]
 

@@ -173,3 +173,12 @@ def test_a_scored_failure_that_the_evaluation_owns_is_measured_like_any_other(ha
     buckets = build(looked_at(half, "c", 40, **wrong), looked_at(half, "m", 40, **wrong), RULES)
     (own,) = [bucket for bucket in buckets if bucket.cause == "wrong_setting"]
     assert (own.route, own.share.value, own.measured.value) == (Route.EVALUATION, 1.0, 1.0)
+
+
+def test_what_a_round_could_not_have_seen_is_not_gone(half):
+    first = half([["unchanged"] * 4] * 40)
+    buckets = build(half(FIRST, prefix="c"), first, RULES)
+    numbers = indicators(first, RULES, buckets), indicators(half([["pass"] * 4] * 40), RULES, buckets)
+    for blind, verdict in (((), "shrank"), (["returns_unchanged"], "not enough evidence")):
+        (found,) = [one for one in changes(buckets, *numbers, blind=blind) if one.bucket == UNCHANGED]
+        assert found.verdict == verdict
