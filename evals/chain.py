@@ -4,7 +4,8 @@ File bytes -> tool result -> harness serialisation -> model context -> model tok
 tool match. Everything before the model is the environment's or the tokenizer's; what is left is the model's own.
 
     file       the working tree is not what the calls before would have made of it
-    tool       a read returned something else than the file holds, or a match that is there was not found
+    tool       a read returned something else than the file holds, or a match that is there was not found, or the tool
+               says that it failed by itself
     harness    the message is not what the tool returned
     cut        it is, up to a declared cut, and what the edit needed stood behind the cut
     template   the rendered context does not hold the message
@@ -32,7 +33,10 @@ EDITS: dict[str, dict[str, type]] = {
     "replace_block": {"path": str, "old": str, "new": str},
     "replace_line": {"path": str, "line": int, "text": str},
 }
-_UNMATCHED = re.compile(r"\b0 times\b|not found|no match", re.IGNORECASE)
+# What a tool says when it did not find the text, or failed by itself; any other refusal is of the call.
+_TOOLS_OWN = re.compile(
+    r"\b0 times\b|not found|no match|timed? ?out|unavailable|try again|temporar|connection|lost", re.IGNORECASE
+)
 _NUMBER = re.compile(r"^ *\d+: ?", re.MULTILINE)
 
 
@@ -88,7 +92,7 @@ def _first_link(
     if not _parsed_alike(failed):
         return "parser"
     there = bool(wanted) and tree.get(path, "").count(wanted) == 1
-    return "tool" if there and _UNMATCHED.search(failed.tool_error or "") else "model"
+    return "tool" if there and _TOOLS_OWN.search(failed.tool_error or "") else "model"
 
 
 def _reading(turn: Turn, after: Turn, tree: Mapping[str, str], wanted: str, tokens: Tokens | None) -> str | None:

@@ -87,6 +87,7 @@ def test_the_tool_returned_another_text_than_the_file_holds():
 
 def test_the_tool_refused_a_match_that_is_there():
     assert link(reading(), editing()) == "tool"
+    assert link(reading(), editing(tool_error="the tool timed out, try again")) == "tool"
 
 
 def test_the_harness_put_another_text_into_the_message():
