@@ -20,8 +20,12 @@ run: sandbox $(VENV)/.installed .cache/datasets.matches
 	@test -f $(WORKSPACE)/goal.yaml || $(BIN)/postloop init $(WORKSPACE)
 	@$(BIN)/postloop run -w $(WORKSPACE) --rounds $(ROUNDS)
 
-test: sandbox $(VENV)/.installed .cache/datasets.matches check
-	$(BIN)/python -m pytest
+# The checks take one core for a minute; the tests begin on the other.
+test: sandbox $(VENV)/.installed .cache/datasets.matches
+	@$(MAKE) --no-print-directory check & checks=$$!; failed=0; \
+	  $(BIN)/python -m pytest || failed=$$?; \
+	  wait $$checks || { echo "make test: ruff, mypy or lint-imports failed, see above; make check runs them alone" >&2; failed=2; }; \
+	  exit $$failed
 
 check: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -22,9 +22,9 @@ from stages.workspace import Workspace
 
 SMALL = {
     "sources": [
-        {"skill": "repair", "train": 16, "dev": 4, "held_out": 2},
+        {"skill": "repair", "train": 16, "dev": 4, "held_out": 1},
         {"skill": "lookup", "train": 4, "dev": 2},
-        {"skill": "instruction", "retention": 2},
+        {"skill": "instruction", "retention": 1},
     ],
     "demonstrations": {"gold": {"repair": 16, "lookup": 4}},
     "proof_runs": 1,
