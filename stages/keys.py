@@ -59,7 +59,7 @@ _BACKFLOW = (
     *_EVALUATION,
     "stages/attribute.py",
     "stages/backflow.py",
-    "stages/experiments.py",
+    "stages/experiments/*.py",
     "stages/ledger.py",
     "stages/material.py",
     "stages/replay.py",

@@ -6,6 +6,7 @@ for all workers; the other files that read it come later, so that they seldom wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 from flows.settings import collect_rarely
+from schemas.task import Task
+from schemas.trajectory import Attempt
+from tests import small
 
 collect_rarely()
 
@@ -63,3 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def warehouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Images and tiny models of this worker's tests."""
     return tmp_path_factory.mktemp("warehouse")
+
+
+@pytest.fixture
+def make_task() -> Callable[..., Task]:
+    return small.task
+
+
+@pytest.fixture
+def make_attempt() -> Callable[..., Attempt]:
+    return small.attempt

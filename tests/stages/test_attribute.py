@@ -17,7 +17,10 @@ from schemas.task import Split
 from schemas.trajectory import Attempt, Purpose
 from stages.attribute import climb, costs, open_lab
 from stages.equipment import equip
-from stages.experiments import EXPERIMENTS, Lab, Policy, Tried, hint_of, lost_at, weights_moved
+from stages.experiments import EXPERIMENTS, Lab, Policy
+from stages.experiments.lab import Tried
+from stages.experiments.sample import hint_of
+from stages.experiments.swap import lost_at, weights_moved
 from stages.tasks import load_tasks, trained_origins
 
 RULES = load_rules()

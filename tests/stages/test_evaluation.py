@@ -15,7 +15,7 @@ from stages import evaluation, rounds
 from stages.evaluation import _audit, _reference, _under_noise
 from stages.recorded import recorded
 from stages.replay import replay
-from tests.evals.conftest import attempt, task
+from tests.small import attempt, task
 
 SPEC = EvaluationSpec.model_validate({"suites": [{"name": "held_out", "split": "held_out"}]})
 

@@ -13,8 +13,8 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt
 from stages.context import Telemetry
 from stages.pairs import Preference, _of_material, clean_pass, partner, write_pairs
-from tests.evals.conftest import attempt
-from tests.evals.conftest import task as make
+from tests.small import attempt
+from tests.small import task as make
 
 NONE: Any = SimpleNamespace(telemetry=Telemetry(), spec=SimpleNamespace(seed=0))
 

@@ -20,7 +20,7 @@ from schemas.sft import SftRecord
 from schemas.trajectory import Noise
 from stages.pins import attempt_pins, derive
 from stages.spec import dump_default, load_spec
-from tests.evals.conftest import attempt, task
+from tests.small import attempt, task
 
 
 def digest(character: str) -> str:

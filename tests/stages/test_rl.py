@@ -11,8 +11,8 @@ import pytest
 from schemas.task import Split
 from schemas.trajectory import Attempt, Purpose
 from stages.rl import FLOOR, TaskStream, curriculum, mixed, preferences
-from tests.evals.conftest import attempt
-from tests.evals.conftest import task as make
+from tests.small import attempt
+from tests.small import task as make
 
 
 def _attempt(name: str, reward: float | None, text: str) -> Any:

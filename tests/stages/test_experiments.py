@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from evals.evidence import collect
-from schemas.attribution import AttributionSpec
+from schemas.attribution import AttributionSpec, ExperimentName
 from schemas.task import Task
 from schemas.trajectory import Attempt
 from schemas.verdict import Check, Status, Verdict
-from stages import experiments
 from stages.context import in_order
-from stages.experiments import Case, Policy, Tried, lost_at, unsure
+from stages.experiments import EXPERIMENTS, Case, Policy
+from stages.experiments.lab import Tried, share_passes, unsure
+from stages.experiments.swap import lost_at, untrained
 
 DIGEST = "a" * 64
 Judged = Callable[[Task, dict[str, str]], Verdict]
@@ -72,12 +73,12 @@ SLOW, BROKEN = verdict(False, "wall"), verdict(None)
 @pytest.mark.parametrize("now", [SLOW, BROKEN], ids=["slow", "broken"])
 @pytest.mark.parametrize("name", ["rescore", "audit", "current", "shown"])
 def test_a_machine_that_breaks_or_is_slow_tells_nothing_and_leaves_the_question_open(
-    failed: tuple[Task, Case], name: str, now: Verdict
+    failed: tuple[Task, Case], name: ExperimentName, now: Verdict
 ) -> None:
     task, case = failed
     say: Judged = lambda task, outcome: now  # noqa: E731
     lab: Any = Bare(task, say, audit=say, today=say)
-    getattr(experiments, name)(lab, [case])
+    EXPERIMENTS[name](lab, [case])
     (said,) = case.experiments
     assert said.impossible
     assert name not in case.evidence.measured
@@ -94,14 +95,14 @@ def test_a_verdict_that_ended_at_the_wall_when_recorded_is_judged_as_any_other(f
 def test_a_check_more_of_todays_verifier_is_no_other_verdict(failed: tuple[Task, Case]) -> None:
     task, case = failed
     lab: Any = Bare(task, lambda t, o: BROKEN, today=lambda t, o: verdict(False, names=("hidden_0", "hidden_1")))
-    experiments.current(lab, [case])
+    EXPERIMENTS["current"](lab, [case])
     assert case.evidence.current_differs is False
 
 
 def test_a_known_solution_that_infrastructure_broke_says_nothing(failed: tuple[Task, Case]) -> None:
     task, case = failed
     lab: Any = Bare(task, lambda t, outcome: BROKEN if outcome else verdict(False))
-    experiments.gold(lab, [case])
+    EXPERIMENTS["gold"](lab, [case])
     assert case.evidence.gold_passes is None
     assert "gold" not in case.evidence.measured
 
@@ -115,20 +116,20 @@ def test_help_is_what_chance_would_not_give(failed: tuple[Task, Case], passes: i
     _, case = failed
     case.count(tried(0, 3))
     assert (case.evidence.task_attempts, case.evidence.task_passes) == (4, 0)
-    experiments._share_passes([case], "hint", "said", "hinted", tried(passes))
+    share_passes([case], "hint", "said", "hinted", tried(passes))
     assert (case.evidence.hinted_passes, case.evidence.hinted_helps) == (passes, helps)
 
 
 def test_the_best_of_many_harnesses_has_to_be_clearer(failed: tuple[Task, Case]) -> None:
     _, case = failed
     case.count(tried(0, 3))
-    experiments._share_passes([case], "harness", "said", "harness", tried(3), tries=2)
+    share_passes([case], "harness", "said", "harness", tried(3), tries=2)
     assert case.evidence.harness_helps is False
 
 
 def test_attempts_that_were_all_lost_are_no_failures(failed: tuple[Task, Case]) -> None:
     _, case = failed
-    experiments._share_passes([case], "hint", "said", "hinted", tried(0, 0))
+    share_passes([case], "hint", "said", "hinted", tried(0, 0))
     assert case.evidence.hinted_passes is None
     assert "hint" not in case.evidence.measured
     assert "lost" in str(case.experiments[0].impossible)
@@ -140,9 +141,9 @@ def test_idle_is_said_of_sft_by_its_own_weights() -> None:
 
     line = [policy("base", "a"), policy("sft", "a"), policy("rl", "b")]
     lab: Any = type("Line", (), {"before": line[:2], "policy": line[2]})
-    assert experiments._untrained(lab) is True
+    assert untrained(lab) is True
     lab = type("Line", (), {"before": line[:1], "policy": policy("rl", "a")})
-    assert experiments._untrained(lab) is None
+    assert untrained(lab) is None
 
 
 def test_no_stage_lost_what_nobody_tried() -> None:
@@ -167,5 +168,5 @@ def test_a_report_of_the_fault_is_no_example(make_task: Any, make_attempt: Any, 
         return verdict(all(one.expected == returns for one in asked.hidden))
 
     lab: Any = Bare(task, say)
-    experiments.shown(lab, [case])
+    EXPERIMENTS["shown"](lab, [case])
     assert case.evidence.shown_holds is holds

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
-
-import pytest
 
 from schemas.base import digest_of
 from schemas.task import Case, Split, Task
@@ -128,13 +125,3 @@ def _verdict(
         limit_hit=limit_hit,
         reason=None if scored else status,
     )
-
-
-@pytest.fixture
-def make_task() -> Callable[..., Task]:
-    return task
-
-
-@pytest.fixture
-def make_attempt() -> Callable[..., Attempt]:
-    return attempt
