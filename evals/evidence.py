@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from evals.metrics import pass_at_k, pass_at_k_interval
-from schemas.base import Json
 from schemas.bucket import Evidence
 from schemas.errors import InputError
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt, Trajectory, Turn
+from schemas.trajectory import Attempt, Trajectory
 from schemas.verdict import Status
 
 
@@ -183,12 +182,7 @@ def first_bad_turn(trajectory: Trajectory) -> int | None:
     for turn in trajectory.turns:
         if turn.parse_error or turn.forbidden or turn.tool_error or turn.stop == "length":
             return turn.index
-    return next((t.index for t in trajectory.turns if (v := _visible(t)) is not None and v.get("failed") != 0), None)
-
-
-def _visible(turn: Turn) -> Mapping[str, Json] | None:
-    """What the visible tests said; None where none ran, or noise broke what they said."""
-    return turn.visible if all(hit == "clean" for hit in turn.noise) else None
+    return next((t.index for t in trajectory.turns if (v := t.tests()) is not None and v.get("failed") != 0), None)
 
 
 def _status(attempt: Attempt) -> Literal["scored", "unscored", "error"]:
@@ -213,7 +207,7 @@ def audited(attempt: Attempt) -> bool:
 def _visible_passed(trajectory: Trajectory) -> bool | None:
     """Of the last visible run, if the tree did not change after it; None when no run saw the outcome."""
     for turn in reversed(trajectory.turns):
-        if (visible := _visible(turn)) is not None:
+        if (visible := turn.tests()) is not None:
             seen = turn.tree == trajectory.turns[-1].tree
             return visible.get("failed") == 0 if seen else None
     return None

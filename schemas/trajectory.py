@@ -111,6 +111,10 @@ class Turn(Frozen):
     )
     tree: Digest = Field(description="digest of the working tree after the turn")
 
+    def tests(self) -> dict[str, Json] | None:
+        """What the visible tests said; None where none ran, or where noise broke what they said."""
+        return self.visible if all(hit == "clean" for hit in self.noise) else None
+
 
 class Trajectory(Frozen):
     id: str = Field(description="<purpose>-<16 hex>: digest of all that determines it, so a rerun has the same id")

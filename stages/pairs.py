@@ -80,7 +80,7 @@ def decision_turn(cause: str, trajectory: Trajectory) -> int:
     if cause not in TOO_LATE:
         return last
     cut = (turn.index for turn in trajectory.turns if turn.stop == "length")
-    done = (t.index + 1 for t in trajectory.turns[:-1] if t.visible is not None and t.visible.get("failed") == 0)
+    done = (t.index + 1 for t in trajectory.turns[:-1] if (t.tests() or {}).get("failed") == 0)
     return next(cut, next(done, last))
 
 

@@ -63,10 +63,8 @@ def first_bad_turn(trajectory: Trajectory) -> int:
 
 
 def _is_bad(turn: Turn) -> bool:
-    handed_in = (turn.call or {}).get(
-        "name"
-    ) != "run_tests"  # running them on purpose is a good turn, whatever they say
-    fails = turn.visible is not None and bool(turn.visible.get("failed")) and handed_in
+    on_purpose = (turn.call or {}).get("name") == "run_tests"  # a good turn, whatever they say
+    fails = bool((turn.tests() or {}).get("failed")) and not on_purpose
     return bool(turn.parse_error or turn.tool_error or turn.forbidden or turn.stop == "length" or fails)
 
 

@@ -94,6 +94,13 @@ def test_the_first_bad_turn_is_the_one_that_was_refused_or_ended_it(failed: dict
     }
 
 
+def test_tests_that_noise_broke_make_no_turn_a_bad_one(failed: dict[str, Trajectory]) -> None:
+    one = failed["edits"]
+    for noise, first in (([], 0), (["clean"], 0), (["lose"], 2)):
+        tested = one.turns[0].model_copy(update={"visible": {"passed": 0, "failed": 1, "first": None}, "noise": noise})
+        assert first_bad_turn(one.model_copy(update={"turns": [tested, *one.turns[1:]]})) == first
+
+
 def test_a_prefix_that_changed_a_file_cannot_be_gone_on_with(failed: dict[str, Trajectory]) -> None:
     assert can_go_on(failed["stops"], 2, task())
     assert can_go_on(failed["edits"], 0, task())

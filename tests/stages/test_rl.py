@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from bench.planted_faults import Site, repairs
+from bench.planted_faults import made as built
 from schemas.task import Split
 from schemas.trajectory import Attempt, Purpose
+from stages import rl
+from stages.checkpoints import trained_folder
+from stages.equipment import equip
 from stages.rl import FLOOR, TaskStream, curriculum, mixed, preferences
 from tests.small import attempt
 from tests.small import task as make
@@ -111,3 +117,22 @@ def test_the_stream_draws_by_factors_within_a_family() -> None:
         tasks = _tasks(["a"] * 10)
         drawn.update(task.id for task in TaskStream(tasks, {}, seed, {"a/0": 0.1, "a/1": 4.0}).take(3))
     assert drawn["a/1"] > 3 * drawn["a/0"]
+
+
+# --- noise
+
+
+def test_headroom_and_groups_are_rolled_out_under_the_profile_that_rl_names(tmp_path: Path, warehouse: Path) -> None:
+    site = Site(tmp_path, warehouse, "rules", 100, 1)
+    noise = {"flaky": {"timeout": 0.5, "lose": 0.5}}  # every result is hit
+    policy = {"engine": "scripted:shaken"}  # it runs tests of its own
+    ctx = built(site, "loop", repairs(site, 2, 1), until="sft", sampling=policy, noise=noise, rl={"noise": "flaky"})
+    goal = ctx.record("goal")
+    with equip(ctx, goal) as bench:
+        start = trained_folder(ctx, ctx.record("sft"))
+        headroom = rl._headroom(ctx, goal, bench, start)
+        (group,) = rl.sample_groups(bench, bench.sampler(start), rl.training_tasks(ctx, goal)[:1], 4, "a step")
+    assert {one.trajectory.noise for one in (*headroom, *group)} == {goal.spec.noise["flaky"]}
+    assert all(one.trajectory.hits() for one in (*headroom, *group))
+    sections, _ = rl.inputs(ctx)
+    assert sections["noise"] == {"flaky": goal.spec.noise["flaky"].model_dump(mode="json")}
