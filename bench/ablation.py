@@ -1,21 +1,25 @@
 """What backflow adds: a second round fed by the first one's failures, against one with as much of everything and none of it routed.
 
     python -m bench.ablation --seeds 0 1 2 --folder DIR --out FILE.json [--template default|tiny]
+    python -m bench.ablation --read SEED.json ... --out FILE.json
 
 Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy of the workspace in which a person rejected all
 material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations as the other arm got
 routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every
 suite, clusters are origins.
-Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm.
+Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm, and how much smaller than
+in the other.
 
 Workspaces are kept, DIR/seed-N with and DIR/without-N: a killed benchmark goes on, and `bench.effect --folder DIR` reads the
-first ones without running them again. Nothing here is claimed: it reports what comes out.
+first ones without running them again. What a seed came to stands in DIR/ablation-N.json; with --read such files of several
+machines are pooled. Nothing here is claimed: it reports what comes out.
 Not covered: more than one round of backflow; equal numbers of tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -26,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import load, machine, make_workspace, run_rounds, say, share, table, write_json
-from bench.effect import Round, buckets_of, pooled, read_round
+from bench.effect import Round, between, buckets_of, pooled, read_round
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
 from schemas.errors import EXIT_DONE, InputError, PostloopError
@@ -102,15 +106,27 @@ def _more(text: str, patterns: Sequence[str], count: int) -> str:
     return text
 
 
-def compared(pairs: Sequence[tuple[Round, Round]]) -> dict[str, Any]:
+def outcomes(fed: Round, bare: Round) -> dict[str, dict[str, list[Any]]]:
+    """Suite -> task -> [origin, pass@1 of the final policy of round 2 with backflow, and without]."""
+    found: dict[str, dict[str, list[Any]]] = {}
+    for suite in fed.suites():
+        ours, theirs = fed.shares("final", suite, "pass@1"), bare.shares("final", suite, "pass@1")
+        found[suite] = {task: [*ours[task], theirs[task][1]] for task in sorted(ours.keys() & theirs.keys())}
+    return found
+
+
+def compared(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Suite -> final policies of round 2, with minus without, pooled over the seeds."""
-    how = pairs[0][0].how
-    return {
-        suite: pooled(
-            [(a.seed, a.shares("final", suite, "pass@1"), b.shares("final", suite, "pass@1")) for a, b in pairs], **how
-        )
-        for suite in pairs[0][0].suites()
-    }
+    found = {}
+    for suite in seeds[0]["outcomes"]:
+        rows = [(one["seed"], one["outcomes"][suite]) for one in seeds]
+        pairs = [
+            (seed, {task: (origin, ours) for task, (origin, ours, _) in tasks.items()},
+             {task: (origin, theirs) for task, (origin, _, theirs) in tasks.items()})
+            for seed, tasks in rows
+        ]  # fmt: skip
+        found[suite] = pooled(pairs, **seeds[0]["how"])
+    return found
 
 
 def shrunk(space: Workspace) -> dict[str, Any]:
@@ -123,30 +139,62 @@ def shrunk(space: Workspace) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def measure(seeds: Sequence[int], folder: Path, template: str) -> dict[str, Any]:
-    pairs, by_seed = [], {}
-    for seed in seeds:
-        fed, bare = arms(folder, seed, template)
-        pairs.append((read_round(fed, seed, 2), read_round(bare, seed, 2)))
-        by_seed[str(seed)] = {"with": shrunk(fed), "without": shrunk(bare)}
-    routed = [one["with"] for one in by_seed.values()]
-    smaller, all_ = sum(one["smaller"] for one in routed), sum(one["buckets"] for one in routed)
+def beside(fed: Workspace, bare: Workspace) -> list[dict[str, Any]]:
+    """Each routed bucket after round 2 in either arm: its share of the attempts on the half that did not choose it."""
+    theirs = {row["id"]: row for row in buckets_of(bare, 1)}
+    rows = []
+    for row in shrunk(fed)["rows"]:
+        other = theirs[row["id"]]
+        with_, without = (one["after"] and one["after"]["value"] for one in (row, other))
+        if with_ is not None and without is not None:
+            named = {name: row[name] for name in ("cause", "family", "route", "material")}
+            rows.append({**named, "with": with_, "without": without, "difference": round(with_ - without, 6)})
+    return rows
+
+
+def measure_seed(seed: int, folder: Path, template: str) -> dict[str, Any]:
+    fed, bare = arms(folder, seed, template)
+    ours, theirs = read_round(fed, seed, 2), read_round(bare, seed, 2)
     return {
-        "template": template, "machine": machine(), "load": load(), "seeds": by_seed,
-        "with_minus_without": compared(pairs),
+        "seed": seed, "template": template, "machine": machine(), "load": load(), "how": ours.how,
+        "code": fed.read(2, "backflow").inputs["code"], "outcomes": outcomes(ours, theirs),  # type: ignore[union-attr]
+        "with": shrunk(fed), "without": shrunk(bare), "beside": beside(fed, bare),
+    }  # fmt: skip
+
+
+def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if len({(one["template"], json.dumps(one["how"])) for one in seeds}) != 1:
+        raise InputError("the seeds are of several templates or intervals; read files of one")
+    if len({one["seed"] for one in seeds}) != len(seeds):
+        raise InputError("a seed is given twice; read each once")
+    smaller, all_ = (sum(one["with"][name] for one in seeds) for name in ("smaller", "buckets"))
+    apart = [row["difference"] for one in seeds for row in one["beside"]]
+    return {
+        "template": seeds[0]["template"],
+        "code": sorted({one["code"] for one in seeds}),
+        "seeds": {str(one["seed"]): {k: one[k] for k in ("machine", "load", "with", "without", "beside")} for one in seeds},
+        "with_minus_without": compared(seeds),
         "routed_buckets_smaller": {"smaller": smaller, "of": all_, "share": round(smaller / all_, 3) if all_ else None},
+        # The interval takes each bucket as one of its kind: other buckets, not other trainings.
+        "routed_buckets_with_minus_without": between(apart, seeds[0]["how"]["confidence"]),
     }  # fmt: skip
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--folder", type=Path, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--folder", type=Path)
+    where.add_argument("--read", type=Path, nargs="+", metavar="SEED.json", help="pool seeds that were measured before")
     parser.add_argument("--template", choices=("default", "tiny"), default="default")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
-        result = measure(options.seeds, options.folder.resolve(), options.template)
+        seeds = [json.loads(path.read_text()) for path in options.read or ()]
+        for seed in () if options.read else options.seeds:
+            seeds.append(measure_seed(seed, options.folder.resolve(), options.template))
+            write_json(options.folder / f"ablation-{seed}.json", seeds[-1])
+        result = together(seeds)
     except PostloopError as error:
         say(str(error))
         return error.exit_code
@@ -154,6 +202,7 @@ def main() -> int:
     rows = [[suite, share(found["difference"], signed=True)] for suite, found in result["with_minus_without"].items()]
     print(table(["suite", "pass@1, with minus without backflow"], rows))
     print(f"routed buckets smaller in round 2: {result['routed_buckets_smaller']}")
+    print(f"their share in round 2, with minus without: {result['routed_buckets_with_minus_without']}")
     return EXIT_DONE
 
 

@@ -1,0 +1,58 @@
+"""Seeds that were measured apart are pooled as if in one run, and what does not belong together is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.ablation import together
+from schemas.errors import InputError
+
+HOW = {"resamples": 200, "confidence": 0.95}
+
+
+def seed(number: int, gain: float, **changes: Any) -> dict[str, Any]:
+    """Six tasks of three origins; every second one gains. Two routed buckets, of which one shrank."""
+    tasks = {f"t{i}": [f"o{i % 3}", 0.25 + gain * (i % 2), 0.25] for i in range(6)}
+    side = {"buckets": 2, "smaller": 1, "verdicts": {"shrank": 1, "grew": 1}, "rows": []}
+    beside = [{"with": 0.1, "without": 0.3, "difference": -0.2}, {"with": 0.5, "without": 0.4, "difference": 0.1}]
+    found: dict[str, Any] = {
+        "seed": number, "template": "tiny", "machine": {}, "load": [], "how": HOW, "code": "c" * 64,
+        "outcomes": {"held_out": tasks}, "with": side, "without": side, "beside": beside,
+    }  # fmt: skip
+    return {**found, **changes}
+
+
+def test_each_seed_counts_by_its_own_tasks_and_origins_are_the_clusters() -> None:
+    found = together([seed(0, 0.5), seed(1, 0.0)])
+    held = found["with_minus_without"]["held_out"]
+    assert {name: row["value"] for name, row in held["by_seed"].items()} == {"0": 0.25, "1": 0.0}
+    assert (held["difference"]["value"], held["difference"]["n"]) == (0.125, 12)
+    assert found["routed_buckets_smaller"] == {"smaller": 2, "of": 4, "share": 0.5}
+    apart = found["routed_buckets_with_minus_without"]
+    assert apart["mean"] == pytest.approx(-0.05)
+    assert apart["low"] < 0 < apart["high"]
+
+
+@pytest.mark.parametrize(
+    "other", [seed(0, 0.5), seed(1, 0.5, template="default"), seed(1, 0.5, how={**HOW, "resamples": 9})]
+)
+def test_what_does_not_belong_together_is_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        together([seed(0, 0.5), other])
+
+
+def test_files_of_several_machines_are_read(tmp_path: Path) -> None:
+    files = [tmp_path / f"{n}.json" for n in range(2)]
+    for number, file in enumerate(files):
+        file.write_text(json.dumps(seed(number, 0.5)))
+    out = tmp_path / "all.json"
+    command = [sys.executable, "-m", "bench.ablation", "--read", *map(str, files), "--out", str(out)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    assert "held_out" in done.stdout
+    assert json.loads(out.read_text())["code"] == ["c" * 64]
