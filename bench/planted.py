@@ -1,11 +1,12 @@
 """Planted faults: does the ladder give each one to the stage that owns it?
 
-    python -m bench.planted --out FILE.json [--folder DIR] [--side sealed|rules] [--kinds KIND...] [--seed N]
+    python -m bench.planted --out FILE.json [--folder DIR] [--read DIR] [--side sealed|rules] [--kinds KIND...] [--seed N]
 
 At least 20 faults for each route but `undetermined`, made by real changes (bench/planted_faults.py, planted_models.py) on
 base functions and seeds that were unused while the rules were written (`sealed`; `rules` are those that were used). Each
 is a failure of a task of its own; the ladder decides it, and so do the same rules over the log alone, without an
-experiment. Kinds are kept as they are finished: a second call goes on.
+experiment. Kinds are kept as they are finished, DIR/SIDE-SEED/KIND.json: a second call goes on, and --read takes those files from
+another machine. Each fault carries the digest of the code that judged it, and the figure lists them.
 
 Holds when at least 120 faults showed, 20 of each route, at least 98% are given to their owner, and no fault of the
 infrastructure to the model (sft, rl). `undetermined` counts as wrong.
@@ -30,6 +31,7 @@ from bench.planted_faults import Decided, Site, World, decided
 from schemas.bucket import Route
 from schemas.errors import EXIT_DONE, EXIT_NO
 from stages.attribute import costs
+from stages.keys import code_digest
 
 Kind = Callable[[Site], Iterator[World]]
 KINDS: Mapping[str, tuple[Route, int, Kind]] = {
@@ -87,7 +89,8 @@ def run_kind(site: Site, kind: str) -> list[dict[str, Any]]:
     for world in worlds(site):
         found += decided(world, kind, owner, min(share, wanted - len(found)))
     spent_s = time.perf_counter() - began
-    return [{**row(one), "seconds": round(spent_s / len(found), 2)} for one in found]
+    code = code_digest("backflow")[:12]
+    return [{**row(one), "seconds": round(spent_s / len(found), 2), "code": code} for one in found]
 
 
 def row(one: Decided) -> dict[str, Any]:
@@ -126,6 +129,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
             row["owner"] == "infrastructure" and row["log_route"] in ("sft", "rl") for row in rows
         ),
         "shown": dict(shown), "matrix": matrix(rows, "route"), "matrix_by_log": matrix(rows, "log_route"),
+        "code": dict(Counter(row["code"] for row in rows)),
         "rungs": {rung: dict(cost) for rung, cost in sorted(rungs.items())},
         "kinds": {
             kind: {
@@ -147,6 +151,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("proofs/work/planted"))
+    parser.add_argument("--read", type=Path, metavar="DIR", help="kinds that another machine finished: DIR/KIND.json")
     parser.add_argument("--side", choices=sorted(SEEDS), default="sealed")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
@@ -155,6 +160,8 @@ def main() -> int:
     for kind in options.kinds:
         folder = (options.folder / f"{options.side}-{options.seed}").resolve()
         kept = folder / f"{kind}.json"
+        if options.read and (options.read / kept.name).is_file():
+            kept = options.read / kept.name
         if not kept.is_file():
             say(f"planted: {kind}")
             site = Site(folder / kind, cache_folder(), options.side, SEEDS[options.side] + options.seed, KINDS[kind][1])

@@ -40,6 +40,7 @@ def test_undetermined_is_wrong_and_too_few_do_not_hold() -> None:
         "log_cause": "coverage",
         "cost": {},
         "seconds": 1.0,
+        "code": "0123456789ab",
     }
     assert planted.summary([row] * 130)["holds"] is False  # not 20 of each route
     every = [{**row, "owner": r.value, "route": r.value} for r in planted.ROUTES for _ in range(20)]
