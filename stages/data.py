@@ -24,6 +24,7 @@ from schemas.migrations import stamped_row
 from schemas.task import Split, Task, TaskProof
 from schemas.trajectory import Attempt
 from stages.artifacts import store
+from stages.attempts import write_attempts
 from stages.checkpoints import start_checkpoint
 from stages.context import Context
 from stages.demonstrations import demonstrate, edge_of, open_teacher, require_mixable, row_of, write_demonstrations
@@ -81,13 +82,17 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
     with open_teacher(ctx, goal, key) as teacher, equip(ctx, goal) as bench:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
         proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
-        demonstrations = demonstrate(ctx, bench, goal, proven, teacher)
+        demonstrations, looked_at = demonstrate(ctx, bench, goal, proven, teacher)
         pairs = make_pairs(ctx, bench, goal, proven)
     for made in demonstrations.values():
         require_mixable(ctx, goal, proven, made)
     wrote = {turn.policy for attempt in demonstrations["teacher"] for turn in attempt.trajectory.turns}
     voices = {policy: voice for policy, voice in teacher.voices.items() if policy in wrote} if teacher else {}
-    return _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs, voices)
+    record = _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs, voices)
+    if not looked_at:
+        return record
+    seen = store(ctx.workspace, "data", "attempts", lambda out: write_attempts(out / "attempts.parquet", looked_at))
+    return record.model_copy(update={"artifacts": {**record.artifacts, "attempts": seen}})
 
 
 def _leave(

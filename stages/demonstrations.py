@@ -37,8 +37,9 @@ GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no 
 
 def demonstrate(
     ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task], teacher: EndpointSampler | None
-) -> dict[str, list[Attempt]]:
-    """Source -> verified attempts. All of them are rollouts through the harness, judged like any other."""
+) -> tuple[dict[str, list[Attempt]], list[Attempt]]:
+    """Source -> verified attempts, and all attempts that those of a policy or a prefix were selected from, in whole batches:
+    so that the selection can be sampled again, and judged again under another verifier."""
     spec = goal.spec.data.demonstrations
     training = [task for task in tasks if task.split is Split.TRAIN]
     wanted: list[Task] = []
@@ -68,7 +69,9 @@ def demonstrate(
                 "the harness and the verifier disagree about this task"
             )
         kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
-    kept["prefix"] = _prefixes(ctx, bench, goal, {task.id: task for task in training})
+    begun = _prefixes(ctx, bench, goal, {task.id: task for task in training})
+    kept["prefix"] = [attempt for attempt in begun if attempt.verdict.passed]
+    ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
     others = [task for task in training if task.id not in tasks_shown]
     kept["past"] = _past(ctx, goal, {task.id: task for task in others})
     shown = {attempt.trajectory.task_id for attempt in kept["past"]}
@@ -78,7 +81,7 @@ def demonstrate(
     taught = _taught(bench, goal, teacher, [task for task in others if task.id not in shown]) if teacher else []
     kept["teacher"] = first_clean_passes(taught)
     ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled, *taught]))
-    return kept
+    return kept, [*sampled, *taught, *begun]
 
 
 def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> list[Attempt]:
@@ -129,7 +132,7 @@ def _weak_first(goal: GoalRecord, tasks: Sequence[Task], wanted: int) -> list[Ta
 
 
 def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mapping[str, Task]) -> list[Attempt]:
-    """Failed training rollouts that material names, up to their first bad turn, and gold from there; verified ones are kept.
+    """Failed training rollouts that material names, up to their first bad turn, and gold from there.
 
     Where the harness answers in one turn there are none: nothing precedes the first bad turn.
     """
@@ -142,10 +145,7 @@ def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mappin
             task, bad = training[attempt.trajectory.task_id], first_bad_turn(attempt.trajectory)
             if bad and not attempt.verdict.passed and can_go_on(attempt.trajectory, bad, task):
                 found.setdefault(attempt.trajectory.id, Prefix(attempt, task, bad))
-    made = gone_on(ctx, bench, goal, list(found.values()))
-    kept = [attempt for attempt in made if attempt.verdict.passed]
-    ctx.telemetry.put("prefixes_not_verified", len(made) - len(kept))
-    return kept
+    return gone_on(ctx, bench, goal, list(found.values()))
 
 
 def mixable(ctx: Context, goal: GoalRecord, attempts: Sequence[Attempt], training: Mapping[str, Task]) -> list[Attempt]:

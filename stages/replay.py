@@ -348,20 +348,23 @@ def _regenerate(bench: Bench, part: Sequence[Recorded]) -> list[Replay]:
 
 
 def _batches(rows: Sequence[Trajectory]) -> list[Sequence[Trajectory]]:
-    """Rows that were decoded together, each in its place; a scripted policy records none, and its batches do not matter."""
-    places = [row.turns[0].place if row.turns else None for row in rows]
-    if None in places:
-        return chunks(rows, rows[0].sampling.batch)
+    """Rows that were decoded together, each in its place. A scripted policy records no place, and its batches do not matter:
+    one of each policy's rows, those that go on with another attempt apart."""
+    scripted: dict[tuple[str | None, bool], list[Trajectory]] = {}
     found: list[dict[int, Trajectory]] = []
     last: dict[tuple[str, ...], dict[int, Trajectory]] = {}  # the same prompts may have been asked before
-    for row, place in zip(rows, places, strict=True):
-        assert place is not None
-        key = (row.purpose, row.turns[0].policy, str(row.turns[0].policy_version), place.batch)
-        if key not in last or place.row in last[key]:
+    for row in rows:
+        first = row.turns[0] if row.turns else None
+        if first is None or first.place is None:
+            scripted.setdefault((first.policy if first else None, row.parent is None), []).append(row)
+            continue
+        key = (row.purpose, first.policy, str(first.policy_version), first.place.batch)
+        if key not in last or first.place.row in last[key]:
             last[key] = {}
             found.append(last[key])
-        last[key][place.row] = row
-    return [[batch[row] for row in sorted(batch)] for batch in found]
+        last[key][first.place.row] = row
+    parts = [part for own in scripted.values() for part in chunks(own, own[0].sampling.batch)]
+    return [*parts, *([batch[row] for row in sorted(batch)] for batch in found)]
 
 
 def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:

@@ -79,7 +79,8 @@ def test_sampling_again_gives_the_same_tokens_or_says_why_not(
     answers = again(finished, cache, rows, "regenerate")
     assert [one for one in answers if one.same is False] == []
     identical = {one.stage for one in answers if one.same}
-    assert identical >= {"sft", "evaluation", "backflow"}
+    assert identical >= {"data", "sft", "evaluation", "backflow"}
+    assert {one.same for one in answers if one.stage == "data"} == {True}
     assert all(one.reason for one in answers if one.same is None)
     assert not any(one.infrastructure for one in answers)
 

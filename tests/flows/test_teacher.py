@@ -221,7 +221,7 @@ def asked_once(taught: Taught, answer: Answer, family: str) -> list[Attempt]:
     other = goal.model_copy(update={"spec": spec, "material": [weak]})
     taught.server.answer = answer
     with open_teacher(ctx, other, "3" * 64) as opened, equip(ctx, other) as bench:
-        return demonstrate(ctx, bench, other, load_tasks(ctx), opened)["teacher"]
+        return demonstrate(ctx, bench, other, load_tasks(ctx), opened)[0]["teacher"]
 
 
 def test_families_of_a_bucket_that_sft_owns_come_first(taught: Taught, monkeypatch: pytest.MonkeyPatch) -> None:

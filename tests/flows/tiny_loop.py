@@ -26,11 +26,13 @@ routes:
 # One suite is measured under noise as well.
 NOISE = "noise: {flaky: {timeout: 0.1, fail: 0.1, lose: 0.1}}\n"
 RETENTION = "    - {name: retention, split: retention, samples: 1}\n"
+GOLD = "    gold: {repair: 4, lookup: 2}\n"
+REJECTION = "    rejection_samples: 2\n    rejection_tasks: 1\n"  # the random policy passes none, and all are kept
 NOISY = "    - {name: noisy, split: held_out, samples: 1, noise: flaky}\n"
 
 
 def tiny_spec() -> str:
-    text = dump_default("tiny").replace(RETENTION, RETENTION + NOISY)
+    text = dump_default("tiny").replace(RETENTION, RETENTION + NOISY).replace(GOLD, GOLD + REJECTION)
     return f"{text}\n{NOISE}{ROUTES}"
 
 

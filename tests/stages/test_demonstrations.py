@@ -1,4 +1,4 @@
-"""What a bucket of noise asks for is written under its profile, and everything else without."""
+"""What demonstrations are written under, and what they were selected from."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from bench.planted_faults import Site, World, made, repairs
 from schemas.bucket import Material, Route
 from schemas.task import Split
 from schemas.trajectory import Noise
+from stages.attempts import read_attempts
 from stages.demonstrations import demonstrate
 from stages.equipment import equip
+from stages.recorded import recorded
+from stages.replay import replay
 from stages.tasks import load_tasks
 
 
@@ -34,7 +37,7 @@ def test_gold_stands_by_what_noise_says_failed(world: World, name: str) -> None:
     ]
     goal = world.goal.model_copy(update={"material": asked})
     with equip(world.ctx, goal) as bench:
-        found = demonstrate(world.ctx, bench, goal, tasks, None)["backflow"]
+        found = demonstrate(world.ctx, bench, goal, tasks, None)[0]["backflow"]
     profile = Noise(timeout=1.0) if name == "flaky" else None
     assert {(a.trajectory.family, a.trajectory.noise) for a in found} == {(families[0], profile), (families[1], None)}
     for attempt in found:
@@ -42,3 +45,21 @@ def test_gold_stands_by_what_noise_says_failed(world: World, name: str) -> None:
         assert attempt.verdict.passed
         assert len(texts) == (2 if attempt.trajectory.noise else 1)
         assert len(set(texts)) == 1
+
+
+def test_what_a_selection_was_made_from_is_kept_and_all_of_it_can_be_sampled_again(
+    tmp_path: Path, warehouse: Path
+) -> None:
+    """Else another verifier, which would select otherwise, is said to judge alike."""
+    site = Site(tmp_path, warehouse, "rules", 100, 4)
+    asked = {"gold": {"repair": 2}, "rejection_samples": 4, "rejection_tasks": 2}
+    policy = {"engine": "scripted:mixed@0.5"}
+    ctx = made(site, "loop", repairs(site, 6, 2), sampling=policy, data={"demonstrations": asked})
+    data = ctx.record("data")
+    seen = read_attempts(ctx.workspace.open_artifact(data.artifacts["attempts"]) / "attempts.parquet")
+    assert len(seen) == 8
+    assert 0 < data.demonstrations["rejection"] < sum(bool(one.verdict.passed) for one in seen) < 8
+    rows = recorded(ctx.workspace)
+    assert {row.attempt.trajectory.id for row in rows} >= {one.trajectory.id for one in seen}
+    assert len(rows) == 8 + data.demonstrations["gold"]
+    assert [answer.same for answer in replay(ctx.workspace, warehouse, rows, "regenerate")] == [True] * len(rows)
