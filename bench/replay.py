@@ -8,8 +8,7 @@ time by processes of their own; then sampled again, batch by batch (--quick: of 
 failure takes from its id to a verdict with `postloop replay`, against what one would do without: attempt that task anew
 with the same policy, settings and number of samples, in a process that does nothing else; in turns. `--sizes`: scoring so
 many recorded outcomes again, each of them made distinct by a comment, so that no verdict is known.
-Not covered: other machines and other processors. A demonstration that rejection sampling selected cannot be sampled again
-(its batch is not whole), and is counted as such.
+Not covered: other machines and other processors.
 """
 
 from __future__ import annotations
