@@ -105,7 +105,7 @@ def build_image(
     }
     folder = cache / digest_of(described)
     cache.mkdir(parents=True, exist_ok=True)
-    with _locked(cache / ".lock"):
+    with one_at_a_time(cache / ".lock"):
         for stale in cache.glob(".building-*"):
             _remove_tree(stale)  # we hold the lock: its builder is dead
         image = _load(folder)
@@ -171,8 +171,8 @@ def _load(folder: Path) -> Image | None:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """A kernel lock, free as soon as its owner is dead."""
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """A kernel lock on a file of that name, free as soon as its owner is dead."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -490,7 +490,7 @@ def publish(root: Path, layer: str, shelf: Path = _PUBLISHED) -> Path:
     target = shelf / layer
     try:
         shelf.mkdir(parents=True, exist_ok=True)
-        with _locked(shelf / ".lock"):
+        with one_at_a_time(shelf / ".lock"):
             if not target.is_dir() or target.stat().st_uid != os.getuid() or layer_digest(target) != layer:
                 _remove_tree(target)
                 _lay_links(root, target)

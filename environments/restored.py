@@ -12,7 +12,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from environments.image import Image, layer_digest
+from environments.image import Image, layer_digest, one_at_a_time
 from environments.inventory import keep
 from schemas.errors import IntegrityError, SandboxError
 from schemas.execution import Environment
@@ -33,7 +33,14 @@ def restore_image(cache: Path, environment: Environment, layer: Path) -> Image:
             f"image {environment.name}: {layer.name}: recorded layer {environment.layer}, found {found}"
         )
     cache.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(dir=cache, prefix=".restoring-"))
+    with one_at_a_time(cache / f".{folder.name}.lock"):  # of two replays one restores it
+        if not (folder / "root").is_dir():
+            _restore(folder, environment, layer)
+    return Image(environment, folder / "root")
+
+
+def _restore(folder: Path, environment: Environment, layer: Path) -> None:
+    building = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".restoring-"))
     try:
         root = building / "root"
         root.mkdir()
@@ -44,10 +51,11 @@ def restore_image(cache: Path, environment: Environment, layer: Path) -> Image:
         keep(root, environment.layer)
         building.rename(folder)
     except OSError as error:
-        raise SandboxError(f"image {environment.name}: {error}; free space under {cache}, then try again") from error
+        raise SandboxError(
+            f"image {environment.name}: {error}; free space under {folder.parent}, then try again"
+        ) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return Image(environment, folder / "root")
 
 
 def _unpack(layer: Path, root: Path) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from environments.bundles import tree_digest
+from environments.image import one_at_a_time
 from environments.sources import default
 from environments.sources.library import functions
 from environments.sources.repair import fresh_repair_tasks
@@ -42,11 +43,19 @@ def seed_folder(ctx: Context, spec: DataSpec) -> Path:
         return folder
     folder = ctx.cache / f"seed_data-{tree_digest(Path(default.__file__).parent)[:12]}"
     if not folder.is_dir():
-        part = folder.with_name(f"{folder.name}.{os.getpid()}")
-        default.build(part)
-        flush_tree(part)
-        os.replace(part, folder)
+        ctx.cache.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(ctx.cache / f".{folder.name}.lock"):  # of two runs that share the cache one makes it
+            if not folder.is_dir():
+                _generate(folder)
     return folder
+
+
+def _generate(folder: Path) -> None:
+    part = folder.with_name(f".{folder.name}.building")
+    shutil.rmtree(part, ignore_errors=True)  # of a run that was killed
+    default.build(part)
+    flush_tree(part)
+    part.rename(folder)
 
 
 def seed_digest(folder: Path) -> Digest:

@@ -8,12 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_loop import Cli, Finished
 
+from environments.image import layer_digest
 from environments.restored import restore_image
 from flows.replay import replay as command
 from schemas.backflow import BackflowRecord
@@ -174,6 +176,16 @@ def test_where_the_image_would_be_another_one_the_kept_layer_is_used(
     monkeypatch.setattr(Workspace, "read", lambda self, n, stage: without if stage == "goal" else read(self, n, stage))
     with pytest.raises(PinMismatch, match=r"replay: pin environment differs: recorded [0-9a-f]{12}, now 000000000000"):
         again(finished, cache, chosen, "L1")
+
+
+def test_replays_that_share_a_cache_restore_an_image_once(finished: Finished, tmp_path: Path) -> None:
+    goal = finished.space.read(1, "goal")
+    assert isinstance(goal, GoalRecord)
+    layer = finished.space.open_artifact(goal.artifacts["image"]) / "layer.tar"
+    with ThreadPoolExecutor(2) as pool:
+        images = list(pool.map(lambda _: restore_image(tmp_path / "images", goal.environment, layer), range(2)))
+    assert images[0] == images[1]
+    assert layer_digest(images[0].root) == goal.environment.layer
 
 
 def test_other_libraries_refuse_to_sample_again_and_not_to_replay(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from environments.sources import default
 from schemas.bucket import Material, Route
 from schemas.data import SourceSpec
+from schemas.goal import GoalSpec
 from schemas.task import Split, Task
+from stages.context import Context
 from stages.spec import dump_default
-from stages.tasks import round_robin, route_tasks, select
+from stages.tasks import round_robin, route_tasks, seed_digest, seed_folder, select
+from stages.workspace import Workspace
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +61,6 @@ def test_routed_tasks_are_fresh_training_tasks_of_the_family(pool: list[Task]) -
 def test_the_templates_name_sources_that_the_seed_data_can_fill(pool: list[Task]) -> None:
     from io import StringIO
 
-    from ruamel.yaml import YAML
-
     for kind in ("default", "tiny"):
         spec = YAML(typ="safe").load(StringIO(dump_default(kind)))  # type: ignore[arg-type]
         for source in (SourceSpec.model_validate(row) for row in spec["data"]["sources"]):
@@ -75,3 +79,17 @@ def _material(family: str, operators: list[str]) -> Material:
         operators=operators,
         approved=True,
     )
+
+
+def test_runs_that_share_a_cache_make_the_seed_data_once(tmp_path: Path) -> None:
+    """The second used to find the place taken, and to end as infrastructure."""
+    spec = GoalSpec.model_validate(YAML(typ="safe").load(dump_default("tiny")))
+    space = Workspace.create(tmp_path / "loop", dump_default("tiny"))
+    runs = [Context(space, 1, spec, tmp_path / "cache") for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        folders = list(pool.map(lambda ctx: seed_folder(ctx, spec.data), runs))
+    assert len(set(folders)) == 1
+    assert seed_digest(folders[0]) == seed_digest(seed_folder(runs[0], spec.data))
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")) == [
+        folders[0].name
+    ]
