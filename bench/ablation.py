@@ -39,7 +39,7 @@ from stages.workspace import Workspace
 
 TASKS = (r"(\{skill: repair, train: )(\d+)", r"(\{skill: lookup, train: )(\d+)")
 GOLD = (r"(gold: \{repair: )(\d+)", r"(gold: \{repair: \d+, lookup: )(\d+)")
-ROUTED = ("backflow", "prefix")  # sources of demonstrations that material made
+ROUTED = ("backflow", "own", "prefix")  # sources of demonstrations that material made
 
 
 def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:

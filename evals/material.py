@@ -1,8 +1,9 @@
 """What a bucket hands to the next round: kinds and amounts, decided by its cause, its route and the spec alone.
 
 data -> new tasks, sft -> demonstrations, rl -> sampling weights; where the model stops too early or never, preference
-pairs at that decision as well. What a person must decide is a proposal: goal (verifiers, reward rules), evaluation (suites,
-settings), and of data whatever repairs an environment, a task or a statement, since new tasks would be as broken.
+pairs at that decision as well, and what it can do but seldom does is demonstrated too, by its own successes first. What a
+person must decide is a proposal: goal (verifiers, reward rules), evaluation (suites, settings), and of data whatever repairs
+an environment, a task or a statement, since new tasks would be as broken.
 Infrastructure and undetermined buckets get nothing.
 
 Not covered: where the rollouts come from and what a proposal says; stages/material.py and evals/proposals.py find that.
@@ -28,6 +29,8 @@ Used = Mapping[tuple[str, str], Sequence[str]]  # (bucket id, kind) -> ids of tr
 TOO_EARLY = frozenset({"stops_early", "returns_unchanged"})
 TOO_LATE = frozenset({"never_stops"})
 BOUNDARY = TOO_EARLY | TOO_LATE
+# Causes of what the policy can do and seldom does: shown its own successes (rejection sampling), besides more RL.
+SELDOM = frozenset({"rare_success"})
 # Causes of data that more data would not repair.
 ENVIRONMENT = frozenset({"drift", "unstable", "tool_chain", "observation_cut", "harness_broken"})
 BROKEN_TASK = frozenset({"wrong_task", "wrong_statement"})
@@ -81,7 +84,8 @@ def is_proposed(bucket: Bucket) -> bool:
 def kinds_of(bucket: Bucket) -> list[Kind]:
     """Of a bucket that is taught. Pairs are for what the model decides, so a bucket owned by data has none."""
     pairs: list[Kind] = ["pairs"] if bucket.cause in BOUNDARY and bucket.route is not Route.DATA else []
-    return [_KINDS[bucket.route], *pairs]
+    shown: list[Kind] = ["demonstrations"] if bucket.cause in SELDOM and bucket.route is Route.RL else []
+    return [_KINDS[bucket.route], *shown, *pairs]
 
 
 def _taught(bucket: Bucket, kind: Kind, spec: BackflowSpec, training_tasks: int, used: Used) -> Material:

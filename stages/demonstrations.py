@@ -15,6 +15,7 @@ from typing import Any
 
 from environments.sources.splits import order
 from schemas.base import Digest, canonical
+from schemas.bucket import Route
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, PinMismatch
 from schemas.goal import GoalRecord
@@ -40,48 +41,65 @@ def demonstrate(
 ) -> tuple[dict[str, list[Attempt]], list[Attempt]]:
     """Source -> verified attempts, and all attempts that those of a policy or a prefix were selected from, in whole batches:
     so that the selection can be sampled again, and judged again under another verifier."""
-    spec = goal.spec.data.demonstrations
-    training = [task for task in tasks if task.split is Split.TRAIN]
-    wanted: list[Task] = []
-    gold_counts = spec.gold if spec.gold is not None else dict.fromkeys({task.skill for task in training}, GOLD_EACH)
-    for skill, count in sorted(gold_counts.items()):
-        wanted += round_robin([t for t in training if t.skill == skill and bucket_of(t) is None], count, goal.spec.seed)
-    routed = _routed_demonstrations(goal, training, {task.id for task in wanted})
-    tasks_shown = {task.id: task for task in (*wanted, *routed)}
-    gold = ScriptedSampler(fetch_base(ctx, goal), tasks_shown, "gold")
+    training = {task.id: task for task in tasks if task.split is Split.TRAIN}
+    wanted = _wanted(goal, list(training.values()))
+    own = _own(ctx, goal, {name: task for name, task in training.items() if name not in wanted})
+    by_itself = [attempt for made in own.values() for attempt in made]
+    shown = wanted.keys() | {attempt.trajectory.task_id for attempt in by_itself}
+    routed = _routed_demonstrations(goal, list(training.values()), shown, own)
+    gold = _gold(ctx, bench, goal, wanted, routed)
+    begun = _prefixes(ctx, bench, goal, training)
+    shown |= {task.id for task in routed}
+    past = _past(ctx, goal, {name: task for name, task in training.items() if name not in shown})
+    shown |= {attempt.trajectory.task_id for attempt in past}
+    sampled = _sampled(ctx, bench, goal, [task for name, task in training.items() if name not in shown])
+    selected = first_clean_passes(sampled)
+    shown |= {attempt.trajectory.task_id for attempt in selected}
+    left = [task for name, task in training.items() if name not in shown]
+    taught = _taught(bench, goal, teacher, left) if teacher else []
+    kept = {
+        "gold": [attempt for attempt in gold if attempt.trajectory.task_id in wanted],
+        "backflow": [attempt for attempt in gold if attempt.trajectory.task_id not in wanted],
+        "own": by_itself, "prefix": [attempt for attempt in begun if attempt.verdict.passed],
+        "rejection": selected, "past": past, "teacher": first_clean_passes(taught),
+    }  # fmt: skip
+    ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
+    ctx.telemetry.add("demonstration_errors", errors_in([*sampled, *taught]))
+    return kept, [*sampled, *taught, *begun]
+
+
+def _wanted(goal: GoalRecord, training: Sequence[Task]) -> dict[str, Task]:
+    """The tasks that the spec asks gold demonstrations of."""
+    counts = goal.spec.data.demonstrations.gold
+    counts = counts if counts is not None else dict.fromkeys({task.skill for task in training}, GOLD_EACH)
+    found: list[Task] = []
+    for skill, count in sorted(counts.items()):
+        found += round_robin([t for t in training if t.skill == skill and bucket_of(t) is None], count, goal.spec.seed)
+    return {task.id: task for task in found}
+
+
+def _gold(
+    ctx: Context, bench: Equipment, goal: GoalRecord, wanted: Mapping[str, Task], routed: Sequence[Task]
+) -> list[Attempt]:
+    """Gold written through the harness; what infrastructure lost is left out. Raises InfrastructureError where gold fails."""
+    shown = {**wanted, **{task.id: task for task in routed}}
+    gold = ScriptedSampler(fetch_base(ctx, goal), shown, "gold")
     loud = _profiles(goal, routed)
     asked = [
         request
-        for task in tasks_shown.values()
+        for task in shown.values()
         for request in bench.requests([task], 1, Purpose.DEMONSTRATION, gold.policy, loud.get(task.id))
     ]
     attempts = bench.attempt(gold, asked, setting=written(goal))
-    kept: dict[str, list[Attempt]] = {
-        "gold": [], "backflow": [], "prefix": [], "rejection": [], "past": [], "teacher": [],
-    }  # fmt: skip
-    chosen = {task.id for task in wanted}
-    for attempt in attempts:
-        if attempt.verdict.status is Status.ERROR:
-            continue
+    ctx.telemetry.put("demonstration_errors", errors_in(attempts))
+    judged = [attempt for attempt in attempts if attempt.verdict.status is not Status.ERROR]
+    for attempt in judged:
         if not attempt.verdict.passed:
             raise InfrastructureError(
                 f"demonstration {attempt.trajectory.task_id}: gold does not pass through its harness; "
                 "the harness and the verifier disagree about this task"
             )
-        kept["gold" if attempt.trajectory.task_id in chosen else "backflow"].append(attempt)
-    begun = _prefixes(ctx, bench, goal, {task.id: task for task in training})
-    kept["prefix"] = [attempt for attempt in begun if attempt.verdict.passed]
-    ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
-    others = [task for task in training if task.id not in tasks_shown]
-    kept["past"] = _past(ctx, goal, {task.id: task for task in others})
-    shown = {attempt.trajectory.task_id for attempt in kept["past"]}
-    sampled = _sampled(ctx, bench, goal, [task for task in others if task.id not in shown])
-    kept["rejection"] = first_clean_passes(sampled)
-    shown |= {attempt.trajectory.task_id for attempt in kept["rejection"]}
-    taught = _taught(bench, goal, teacher, [task for task in others if task.id not in shown]) if teacher else []
-    kept["teacher"] = first_clean_passes(taught)
-    ctx.telemetry.put("demonstration_errors", errors_in([*attempts, *sampled, *taught]))
-    return kept, [*sampled, *taught, *begun]
+    return judged
 
 
 def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]) -> list[Attempt]:
@@ -138,7 +156,7 @@ def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mappin
     """
     found: dict[str, Prefix] = {}
     for item in goal.material:
-        if item.kind != "demonstrations" or not item.trajectories:
+        if item.kind != "demonstrations" or not item.trajectories or item.route is Route.RL:
             continue
         named = rollouts(ctx, goal, item.trajectories, training)
         for attempt in spread(mixable(ctx, goal, named, training), goal.spec.seed)[: item.amount]:
@@ -146,6 +164,18 @@ def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mappin
             if bad and not attempt.verdict.passed and can_go_on(attempt.trajectory, bad, task):
                 found.setdefault(attempt.trajectory.id, Prefix(attempt, task, bad))
     return gone_on(ctx, bench, goal, list(found.values()))
+
+
+def _own(ctx: Context, goal: GoalRecord, training: Mapping[str, Task]) -> dict[str, list[Attempt]]:
+    """Bucket owned by RL -> verified rollouts of its family that material names, as they are judged now: what the policy does
+    now and then, it is shown."""
+    found: dict[str, list[Attempt]] = {}
+    for item in goal.material:
+        if item.kind == "demonstrations" and item.route is Route.RL:
+            named = mixable(ctx, goal, rollouts(ctx, goal, item.trajectories, training), training)
+            passed = [attempt for attempt in named if attempt.verdict.passed]
+            found[item.bucket] = spread(passed, goal.spec.seed)[: item.amount]
+    return found
 
 
 def mixable(ctx: Context, goal: GoalRecord, attempts: Sequence[Attempt], training: Mapping[str, Task]) -> list[Attempt]:
@@ -163,14 +193,17 @@ def mixable(ctx: Context, goal: GoalRecord, attempts: Sequence[Attempt], trainin
     return found
 
 
-def _routed_demonstrations(goal: GoalRecord, training: Sequence[Task], used: set[str]) -> list[Task]:
-    """Tasks demonstrated for buckets: those of a bucket owned by SFT, and half of the new tasks of one owned by data."""
+def _routed_demonstrations(
+    goal: GoalRecord, training: Sequence[Task], used: set[str], own: Mapping[str, Sequence[Attempt]]
+) -> list[Task]:
+    """Tasks demonstrated by gold for buckets: those of a bucket owned by SFT, what a bucket owned by RL lacks of rollouts of
+    its own, and half of the new tasks of one owned by data."""
     picked: list[Task] = []
     for item in goal.material:
         taken = used | {task.id for task in picked}
         if item.kind == "demonstrations":
             pool = [t for t in training if t.family == item.family and t.id not in taken]
-            picked += round_robin(pool, item.amount, goal.spec.seed)
+            picked += round_robin(pool, item.amount - len(own.get(item.bucket, ())), goal.spec.seed)
         elif item.kind == "tasks":
             pool = [t for t in training if bucket_of(t) == item.bucket and t.id not in taken]
             picked += round_robin(pool, max(1, item.amount // 2), goal.spec.seed)

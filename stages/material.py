@@ -1,8 +1,9 @@
 """Material for the next round, with its provenance: which failures asked for it, which training rollouts it is made from.
 
 Failures on dev choose causes and families, nothing else. What the material is made from are rollouts of the training pool of
-this round's RL that failed by the same cause in the same family, as the same rules decide from their log; the held-out,
-boundary and retention suites are never read. A rollout that needs an experiment for its cause has none and is not used.
+this round's RL: those that failed by the same cause in the same family, as the same rules decide from their log; or those that
+passed, where the policy can do it and seldom does. The held-out, boundary and retention suites are never read. A rollout that
+needs an experiment for its cause has none and is not used.
 
 Not covered: making it; the data stage of the next round does (tasks, demonstrations, pairs), and its RL (weights, curriculum).
 """
@@ -10,13 +11,13 @@ Not covered: making it; the data stage of the next round does (tasks, demonstrat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from evals.evidence import collect, is_failure
 from evals.material import Used, material
 from evals.proposals import Seen, proposals
 from evals.rules import decide
-from schemas.bucket import Bucket, Evidence, Material, Rule, bucket_id
+from schemas.bucket import Bucket, Evidence, Material, Route, Rule, bucket_id
 from schemas.goal import GoalRecord
 from schemas.rl import DpoPhase
 from schemas.task import Split, Task
@@ -78,10 +79,18 @@ def pick(
     found: dict[tuple[str, str], list[str]] = {}
     for bucket in buckets:
         own = spread([a for a in failed.get(bucket.id, ()) if not a.verdict.passed], goal.spec.seed)
-        good = [a for a in own if _good_prefix(a, training)][: goal.spec.backflow.demonstrations]
-        found[bucket.id, "demonstrations"] = sorted(a.trajectory.id for a in good)
+        good = [a for a in own if _good_prefix(a, training)]
+        if bucket.route is Route.RL:
+            good = _distinct(a for a in spread(passing, goal.spec.seed) if a.trajectory.family == bucket.family)
+        found[bucket.id, "demonstrations"] = sorted(a.trajectory.id for a in good[: goal.spec.backflow.demonstrations])
         found[bucket.id, "pairs"] = _sides(bucket, own, passing, pool, training, goal)
     return found
+
+
+def _distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
+    """The first of each task and text: a policy often says the same again."""
+    said = {(a.trajectory.task_id, *(turn.text for turn in a.trajectory.turns)): a for a in reversed([*attempts])}
+    return list(reversed(said.values()))
 
 
 def _good_prefix(attempt: Attempt, training: Mapping[str, Task]) -> bool:
@@ -108,7 +117,9 @@ def _sides(
 def _said(item: Material, goal: GoalRecord, training: Mapping[str, Task]) -> Material:
     """What a reader would else have to find out: where there was nothing to use, and what will not be trained on."""
     more = []
-    if item.kind == "demonstrations" and not item.trajectories:
+    if item.kind == "demonstrations" and item.route is Route.RL:
+        more.append(f"{len(item.trajectories)} verified rollouts of its own, gold for the rest")
+    elif item.kind == "demonstrations" and not item.trajectories:
         skills = {task.skill for task in training.values() if task.family == item.family}
         single = skills and all(goal.spec.budgets.turns_for(skill) == 1 for skill in skills)
         more.append(

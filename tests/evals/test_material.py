@@ -39,6 +39,7 @@ def test_each_route_gets_its_kind_of_material(make_task):
         (Route.DATA, "tasks", 24, 1.0, True),
         (Route.SFT, "demonstrations", 16, 1.0, True),
         (Route.RL, "weights", 0, 2.0, True),
+        (Route.RL, "demonstrations", 16, 1.0, True),  # what it seldom does: its own successes
         (Route.GOAL, "proposal", 0, 1.0, False),
         (Route.EVALUATION, "proposal", 0, 1.0, False),
     ]
@@ -89,8 +90,11 @@ def test_all_material_names_its_cause_and_the_failures_behind_it():
 
 
 def test_weights_of_a_family_without_training_tasks_say_that_they_change_nothing():
-    (weights,) = material([bucket("rare_success", Route.RL)], SPEC)
-    assert "changes nothing" in weights.note
+    found = material([bucket("rare_success", Route.RL)], SPEC)
+    assert [("changes nothing" in item.note, item.kind) for item in found] == [
+        (True, "weights"),
+        (True, "demonstrations"),
+    ]
 
 
 def test_only_the_largest_buckets_get_material_and_only_what_is_declared_goes_on_alone():
@@ -100,7 +104,8 @@ def test_only_the_largest_buckets_get_material_and_only_what_is_declared_goes_on
     ]  # fmt: skip
     spec = BackflowSpec(max_buckets=1, unattended=["tasks"])
     found = material(buckets, spec)
-    assert [(m.kind, m.approved) for m in found] == [("weights", False), ("proposal", False), ("proposal", False)]
+    kinds = ["weights", "demonstrations", "proposal", "proposal"]
+    assert [(m.kind, m.approved) for m in found] == [(kind, False) for kind in kinds]
     assert not any(b.treated for b in treat(buckets, found))
     approved = material(buckets, BackflowSpec(max_buckets=1))
     assert [b.route for b in treat(buckets, approved) if b.treated] == [Route.RL]

@@ -191,6 +191,8 @@ def hostile(world: World, copies: list[Task]) -> tuple[World, DataRecord]:
         told(world, "tasks", family=world.of(Split.RETENTION)[0].family, route=Route.DATA),
         told(world, "tasks", family=world.of(Split.BOUNDARY)[0].family, operators=["compare"], amount=2, route=Route.DATA),
         told(world, "demonstrations", family=world.of(Split.HELD_OUT)[0].family, trajectories=[*foreign, *own]),
+        told(world, "demonstrations", cause="rare_success", family=world.pool[0].trajectory.family, route=Route.RL, amount=2,
+             trajectories=[*foreign, *own]),
         told(world, "pairs", trajectories=[*foreign, *own]),
     ]  # fmt: skip
     spec = world.goal.spec.data
@@ -252,6 +254,20 @@ def test_a_good_prefix_of_a_failed_rollout_is_gone_on_with_by_gold(hostile: tupl
         assert trajectory.turns[0].policy == parent.turns[0].policy
     rows = [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text().splitlines()]
     assert {row["id"] for row in rows if row["source"] == "prefix"} == {a.trajectory.id for a in made}
+
+
+def test_what_the_policy_seldom_does_is_shown_by_its_own_verified_rollouts_and_gold_for_the_rest(
+    hostile: tuple[World, DataRecord],
+) -> None:
+    there, record = hostile
+    folder = there.space.open_artifact(record.artifacts["demonstrations"])
+    (item,) = [one for one in there.goal.material if one.route is Route.RL]
+    (passed,) = [a for a in there.pool if a.verdict.passed]
+    rows = [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows if row["source"] == "own"] == [passed.trajectory.id]
+    filled = [row for row in rows if row["source"] == "backflow" and row["family"] == item.family]
+    assert len(filled) >= item.amount - 1
+    assert passed.trajectory.task_id not in {row["task_id"] for row in rows if row["source"] in ("backflow", "past")}
 
 
 def test_pairs_share_their_prompt_and_are_balanced_by_stops_that_are_right(hostile: tuple[World, DataRecord]) -> None:
