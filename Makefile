@@ -35,8 +35,8 @@ check: $(VENV)/.installed
 prove: sandbox $(VENV)/.installed .cache/datasets.matches
 	$(BIN)/python -m bench.prove
 
-# The environment: exact versions from requirements.lock, so that two machines run the same libraries. The lock is complete
-# (pip check), so pip resolves nothing, and two of it share the work. Bytecode is made when a module is first imported: pip
+# The environment: exact versions from requirements.lock, so that two machines run the same libraries. The lock is complete for
+# a CPU build of torch (pip check), so pip resolves nothing, and two of it share the work. Bytecode is made when a module is first imported: pip
 # would take as long for that as for all the rest, and most modules never are.
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -47,6 +47,9 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	@xargs -P 2 -n 42 $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
 	  < requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip check --disable-pip-version-check >/dev/null 2>&1 || { \
+	  echo "this machine's torch is a build with more requirements than the lock has (a CUDA build: several GB); installing them"; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock; }
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@mkdir -p $(@D) && touch $@
 
