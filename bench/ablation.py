@@ -162,9 +162,21 @@ def measure_seed(seed: int, folder: Path, template: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def read_seed(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read: {error}; name a seed's file, DIR/ablation-N.json") from error
+    if not isinstance(found, dict) or not {"seed", "outcomes", "beside"} <= found.keys():
+        raise InputError(f"{path}: is no seed of this benchmark; name DIR/ablation-N.json")
+    return found
+
+
 def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len({(one["template"], json.dumps(one["how"])) for one in seeds}) != 1:
         raise InputError("the seeds are of several templates or intervals; read files of one")
+    if len({tuple(sorted(one["outcomes"])) for one in seeds}) != 1:
+        raise InputError("the seeds were measured on different suites; read files of one spec")
     if len({one["seed"] for one in seeds}) != len(seeds):
         raise InputError("a seed is given twice; read each once")
     smaller, all_ = (sum(one["with"][name] for one in seeds) for name in ("smaller", "buckets"))
@@ -190,7 +202,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     try:
-        seeds = [json.loads(path.read_text()) for path in options.read or ()]
+        seeds = [read_seed(path) for path in options.read or ()]
         for seed in () if options.read else options.seeds:
             seeds.append(measure_seed(seed, options.folder.resolve(), options.template))
             write_json(options.folder / f"ablation-{seed}.json", seeds[-1])

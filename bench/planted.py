@@ -90,7 +90,8 @@ def run_kind(site: Site, kind: str) -> list[dict[str, Any]]:
         found += decided(world, kind, owner, min(share, wanted - len(found)))
     spent_s = time.perf_counter() - began
     code = code_digest("backflow")[:12]
-    return [{**row(one), "seconds": round(spent_s / len(found), 2), "code": code} for one in found]
+    about = {"seconds": round(spent_s / len(found), 2), "code": code, "side": site.side, "seed": site.seed}
+    return [{**row(one), **about} for one in found]
 
 
 def row(one: Decided) -> dict[str, Any]:
@@ -157,6 +158,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if options.read and not any((options.read / f"{kind}.json").is_file() for kind in options.kinds):
+        parser.error(f"--read {options.read}: holds no KIND.json of {', '.join(options.kinds)}")
     for kind in options.kinds:
         folder = (options.folder / f"{options.side}-{options.seed}").resolve()
         kept = folder / f"{kind}.json"
@@ -168,6 +171,9 @@ def main() -> int:
             site.folder.mkdir(parents=True, exist_ok=True)
             write_json(kept, run_kind(site, kind))
         own = json.loads(kept.read_text())
+        asked = (options.side, SEEDS[options.side] + options.seed)
+        if made := {(one["side"], one["seed"]) for one in own} - {asked}:
+            parser.error(f"{kept}: made with side and seed {sorted(made)}, asked are {asked}; name another folder")
         right = sum(one["route"] == one["owner"] for one in own)
         say(f"planted: {kind}: {right} of {len(own)} right, {len(own)} of {KINDS[kind][1]} showed")
         rows += own

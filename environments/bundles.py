@@ -74,7 +74,10 @@ def find(ref: str, folders: Iterable[Path] = ()) -> Path:
             return folder
         if len(ref) >= 8 and tree_digest(folder).startswith(ref):
             return folder
-    raise InputError(f"bundle {ref}: no such path, name@version or digest; `postloop check` lists those that ship")
+    known = ", ".join(f"{about['name']}@{about['version']}" for about in map(_read_manifest, shipped))
+    raise InputError(
+        f"bundle {ref}: no such path, name@version or digest; there are {known}, or name a bundle's folder"
+    )
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:

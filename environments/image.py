@@ -172,10 +172,16 @@ def _load(folder: Path) -> Image | None:
 
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
-    """A kernel lock on a file of that name, free as soon as its owner is dead."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """A kernel lock on a file of that name, free as soon as its owner is dead. The file may be another user's."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        descriptor = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_tree(path: Path) -> None:

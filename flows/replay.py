@@ -68,7 +68,10 @@ def chosen_by(space: Any, names: Sequence[str], bucket: str | None) -> list[Any]
     """Recorded attempts by the starts of their ids, of a bucket, or all. Raises InputError for none or several."""
     from stages.recorded import recorded
 
-    return _chosen(recorded(space), names, _members(space, bucket) if bucket is not None else None)
+    rows = recorded(space)
+    if not rows:
+        raise InputError(f"{space.root}: no round has recorded an attempt yet; run `postloop run`")
+    return _chosen(rows, names, _members(space, bucket) if bucket is not None else None)
 
 
 def _chosen(rows: Sequence[Any], names: Sequence[str], members: set[str] | None) -> list[Any]:

@@ -42,16 +42,15 @@ def demonstrate(
     """Source -> verified attempts, and all attempts that those of a policy or a prefix were selected from, in whole batches:
     so that the selection can be sampled again, and judged again under another verifier."""
     training = {task.id: task for task in tasks if task.split is Split.TRAIN}
-    wanted = _wanted(goal, list(training.values()))
-    own = _own(ctx, goal, {name: task for name, task in training.items() if name not in wanted})
-    by_itself = [attempt for made in own.values() for attempt in made]
-    shown = wanted.keys() | {attempt.trajectory.task_id for attempt in by_itself}
+    wanted = gold_tasks(goal, list(training.values()))
+    past = _past(ctx, goal, {name: task for name, task in training.items() if name not in wanted})
+    shown = wanted.keys() | {attempt.trajectory.task_id for attempt in past}
+    own = _own(ctx, goal, {name: task for name, task in training.items() if name not in shown})
+    shown |= {attempt.trajectory.task_id for made in own.values() for attempt in made}
     routed = _routed_demonstrations(goal, list(training.values()), shown, own)
+    shown |= {task.id for task in routed}
     gold = _gold(ctx, bench, goal, wanted, routed)
     begun = _prefixes(ctx, bench, goal, training)
-    shown |= {task.id for task in routed}
-    past = _past(ctx, goal, {name: task for name, task in training.items() if name not in shown})
-    shown |= {attempt.trajectory.task_id for attempt in past}
     sampled = _sampled(ctx, bench, goal, [task for name, task in training.items() if name not in shown])
     selected = first_clean_passes(sampled)
     shown |= {attempt.trajectory.task_id for attempt in selected}
@@ -60,7 +59,8 @@ def demonstrate(
     kept = {
         "gold": [attempt for attempt in gold if attempt.trajectory.task_id in wanted],
         "backflow": [attempt for attempt in gold if attempt.trajectory.task_id not in wanted],
-        "own": by_itself, "prefix": [attempt for attempt in begun if attempt.verdict.passed],
+        "own": [attempt for made in own.values() for attempt in made],
+        "prefix": [attempt for attempt in begun if attempt.verdict.passed],
         "rejection": selected, "past": past, "teacher": first_clean_passes(taught),
     }  # fmt: skip
     ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
@@ -68,7 +68,7 @@ def demonstrate(
     return kept, [*sampled, *taught, *begun]
 
 
-def _wanted(goal: GoalRecord, training: Sequence[Task]) -> dict[str, Task]:
+def gold_tasks(goal: GoalRecord, training: Sequence[Task]) -> dict[str, Task]:
     """The tasks that the spec asks gold demonstrations of."""
     counts = goal.spec.data.demonstrations.gold
     counts = counts if counts is not None else dict.fromkeys({task.skill for task in training}, GOLD_EACH)
@@ -142,7 +142,7 @@ def first_clean_passes(attempts: Sequence[Attempt]) -> list[Attempt]:
 
 
 def _weak_first(goal: GoalRecord, tasks: Sequence[Task], wanted: int) -> list[Task]:
-    """`wanted` tasks, those of families that a bucket owned by SFT is about before any other."""
+    """`wanted` tasks, those of families that material asks demonstrations of before any other."""
     weak = {item.family for item in goal.material if item.kind == "demonstrations"}
     first = round_robin([task for task in tasks if task.family in weak], wanted, goal.spec.seed)
     others = [task for task in tasks if task.family not in weak]
@@ -167,14 +167,14 @@ def _prefixes(ctx: Context, bench: Equipment, goal: GoalRecord, training: Mappin
 
 
 def _own(ctx: Context, goal: GoalRecord, training: Mapping[str, Task]) -> dict[str, list[Attempt]]:
-    """Bucket owned by RL -> verified rollouts of its family that material names, as they are judged now: what the policy does
-    now and then, it is shown."""
+    """Bucket owned by RL -> verified rollouts of its family that material names, as they are judged now, one a task: what the
+    policy does now and then, it is shown. `training`: tasks that nothing else shows."""
     found: dict[str, list[Attempt]] = {}
     for item in goal.material:
         if item.kind == "demonstrations" and item.route is Route.RL:
             named = mixable(ctx, goal, rollouts(ctx, goal, item.trajectories, training), training)
-            passed = [attempt for attempt in named if attempt.verdict.passed]
-            found[item.bucket] = spread(passed, goal.spec.seed)[: item.amount]
+            each = {attempt.trajectory.task_id: attempt for attempt in named if attempt.verdict.passed}
+            found[item.bucket] = spread(list(each.values()), goal.spec.seed)[: item.amount]
     return found
 
 

@@ -11,7 +11,7 @@ Not covered: making it; the data stage of the next round does (tasks, demonstrat
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from evals.evidence import collect, is_failure
 from evals.material import Used, material
@@ -24,6 +24,7 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt
 from stages.attempts import read_attempts
 from stages.context import Context
+from stages.demonstrations import gold_tasks
 from stages.pairs import by_kind, clean_pass, decision_turn, partner
 from stages.prefixes import can_go_on, first_bad_turn, of_training, spread
 from stages.tasks import trained_origins
@@ -81,16 +82,22 @@ def pick(
         own = spread([a for a in failed.get(bucket.id, ()) if not a.verdict.passed], goal.spec.seed)
         good = [a for a in own if _good_prefix(a, training)]
         if bucket.route is Route.RL:
-            good = _distinct(a for a in spread(passing, goal.spec.seed) if a.trajectory.family == bucket.family)
+            good = _successes(bucket, passing, training, goal)
         found[bucket.id, "demonstrations"] = sorted(a.trajectory.id for a in good[: goal.spec.backflow.demonstrations])
         found[bucket.id, "pairs"] = _sides(bucket, own, passing, pool, training, goal)
     return found
 
 
-def _distinct(attempts: Iterable[Attempt]) -> list[Attempt]:
-    """The first of each task and text: a policy often says the same again."""
-    said = {(a.trajectory.task_id, *(turn.text for turn in a.trajectory.turns)): a for a in reversed([*attempts])}
-    return list(reversed(said.values()))
+def _successes(
+    bucket: Bucket, passing: Sequence[Attempt], training: Mapping[str, Task], goal: GoalRecord
+) -> list[Attempt]:
+    """One of each task of the family that the spec's own gold does not show."""
+    shown = gold_tasks(goal, list(training.values()))
+    each: dict[str, Attempt] = {}
+    for attempt in passing:
+        if attempt.trajectory.family == bucket.family and attempt.trajectory.task_id not in shown:
+            each.setdefault(attempt.trajectory.task_id, attempt)
+    return spread(list(each.values()), goal.spec.seed)
 
 
 def _good_prefix(attempt: Attempt, training: Mapping[str, Task]) -> bool:
@@ -118,7 +125,7 @@ def _said(item: Material, goal: GoalRecord, training: Mapping[str, Task]) -> Mat
     """What a reader would else have to find out: where there was nothing to use, and what will not be trained on."""
     more = []
     if item.kind == "demonstrations" and item.route is Route.RL:
-        more.append(f"{len(item.trajectories)} verified rollouts of its own, gold for the rest")
+        more.append(f"{len(item.trajectories)} verified rollouts of its own at most, gold for the rest")
     elif item.kind == "demonstrations" and not item.trajectories:
         skills = {task.skill for task in training.values() if task.family == item.family}
         single = skills and all(goal.spec.budgets.turns_for(skill) == 1 for skill in skills)

@@ -115,7 +115,8 @@ class Recall:
         """Flipped attempts among those that decided this record."""
         if not self.rescores or not self.stale or _WEIGHS.get(record.stage) == "nothing":
             return 0
-        return sum(name in self.stale for table in attempts_of(self.space, record) for name in rewards_in(table))
+        names = {name for table in attempts_of(self.space, record) for name in rewards_in(table)}
+        return len(names & self.stale)
 
     def judged_alike(self, record: Record, made_in: int, pins: Mapping[str, Digest]) -> int | None:
         """Number of a rescore that stands in for running the stage again.

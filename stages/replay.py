@@ -33,7 +33,7 @@ from schemas.task import Task
 from schemas.trajectory import ENDPOINT, Purpose, Trajectory
 from schemas.verdict import Status, Verdict
 from stages.attempts import read_attempts
-from stages.checkpoints import fetch_base, trained_folder
+from stages.checkpoints import fetch_base, folder_of, start_checkpoint, trained_folder
 from stages.context import Context, FanOut, Progress, chunks, in_order, silent
 from stages.equipment import Equipment, equip
 from stages.keys import libraries_digest
@@ -398,6 +398,9 @@ def policy_folder(bench: Bench, policy: str) -> Path | None:
     assert isinstance(goal, GoalRecord)
     if goal.base.weights == policy:
         return fetch_base(ctx, goal)
+    start, weights = start_checkpoint(ctx)
+    if weights == policy:  # the champion that the round began with
+        return folder_of(ctx, start, weights)
     for record in (sft, rl):
         if isinstance(record, SftRecord | RlRecord) and record.checkpoint and record.checkpoint.weights == policy:
             return trained_folder(ctx, record)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.ablation import together
+from bench.ablation import read_seed, together
 from schemas.errors import InputError
 
 HOW = {"resamples": 200, "confidence": 0.95}
@@ -56,3 +56,12 @@ def test_files_of_several_machines_are_read(tmp_path: Path) -> None:
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert "held_out" in done.stdout
     assert json.loads(out.read_text())["code"] == ["c" * 64]
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", "{}"])
+def test_what_is_no_seed_is_refused_by_name(tmp_path: Path, text: str | None) -> None:
+    path = tmp_path / "x.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=r"x\.json.*ablation-N\.json"):
+        read_seed(path)

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,9 +33,10 @@ from stages.artifacts import make_folder, pretty, store, write_durably
 from stages.attempts import read_attempts, read_edges, write_attempts
 from stages.checkpoints import fetch_base
 from stages.context import Context
+from stages.demonstrations import _own
 from stages.equipment import Equipment, equip
 from stages.leaks import find_leaks, leaks, of_attempts, of_messages
-from stages.material import propose
+from stages.material import _successes, propose
 from stages.pairs import load_pairs
 from stages.prefixes import written
 from stages.rl import _dpo, _Run
@@ -256,18 +258,50 @@ def test_a_good_prefix_of_a_failed_rollout_is_gone_on_with_by_gold(hostile: tupl
     assert {row["id"] for row in rows if row["source"] == "prefix"} == {a.trajectory.id for a in made}
 
 
-def test_what_the_policy_seldom_does_is_shown_by_its_own_verified_rollouts_and_gold_for_the_rest(
-    hostile: tuple[World, DataRecord],
-) -> None:
-    there, record = hostile
-    folder = there.space.open_artifact(record.artifacts["demonstrations"])
-    (item,) = [one for one in there.goal.material if one.route is Route.RL]
+def test_what_the_policy_seldom_does_is_shown_by_its_own_verified_rollouts(hostile: tuple[World, DataRecord]) -> None:
+    """Once a task, where nothing else shows it."""
+    there, _ = hostile
     (passed,) = [a for a in there.pool if a.verdict.passed]
+    (item,) = [one for one in there.goal.material if one.route is Route.RL]
+    training = {task.id: task for task in there.of(Split.TRAIN)}
+    ctx = there.context(4)
+    assert {name: [a.trajectory.id for a in made] for name, made in _own(ctx, there.goal, training).items()} == {
+        item.bucket: [passed.trajectory.id]
+    }
+    left = {name: task for name, task in training.items() if name != passed.trajectory.task_id}
+    assert _own(ctx, there.goal, left) == {item.bucket: []}
+
+
+def test_gold_shows_as_much_as_was_asked_beyond_what_the_past_shows(hostile: tuple[World, DataRecord]) -> None:
+    there, record = hostile
+    (item,) = [one for one in there.goal.material if one.route is Route.RL]
+    folder = there.space.open_artifact(record.artifacts["demonstrations"])
     rows = [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in rows if row["source"] == "own"] == [passed.trajectory.id]
-    filled = [row for row in rows if row["source"] == "backflow" and row["family"] == item.family]
-    assert len(filled) >= item.amount - 1
-    assert passed.trajectory.task_id not in {row["task_id"] for row in rows if row["source"] in ("backflow", "past")}
+    of = {source: {row["task_id"] for row in rows if row["source"] == source} for source in record.demonstrations}
+    (passed,) = [a for a in there.pool if a.verdict.passed]
+    assert passed.trajectory.task_id in of["past"]
+    assert not of["own"]
+    family = {task.id for task in there.of(Split.TRAIN) if task.family == item.family and bucket_of(task) is None}
+    assert len(of["backflow"] & family) >= min(item.amount, len(family - of["past"])) > 0
+    assert not of["past"] & of["backflow"]
+
+
+def test_of_many_successes_one_a_task_is_named_and_none_that_gold_shows(world: World) -> None:
+    (passed,) = [a for a in world.pool if a.verdict.passed]
+    bucket = SimpleNamespace(family=passed.trajectory.family)
+    training = {task.id: task for task in world.of(Split.TRAIN)}
+    other = next(t for t in training.values() if t.family == bucket.family and t.id != passed.trajectory.task_id)
+    second = passed.model_copy(update={"trajectory": passed.trajectory.model_copy(update={"task_id": other.id})})
+
+    def named(gold: dict[str, int]) -> list[str]:
+        shown = world.goal.spec.data.demonstrations.model_copy(update={"gold": gold})
+        data = world.goal.spec.data.model_copy(update={"demonstrations": shown})
+        goal = world.goal.model_copy(update={"spec": world.goal.spec.model_copy(update={"data": data})})
+        found = _successes(bucket, [passed, passed, second, passed], training, goal)  # type: ignore[arg-type]
+        return sorted(a.trajectory.task_id for a in found)
+
+    assert named({}) == sorted([passed.trajectory.task_id, other.id])
+    assert named({"repair": 10_000}) == []
 
 
 def test_pairs_share_their_prompt_and_are_balanced_by_stops_that_are_right(hostile: tuple[World, DataRecord]) -> None:

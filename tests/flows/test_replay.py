@@ -27,6 +27,7 @@ from schemas.trajectory import Attempt
 from stages import replay as subject
 from stages.recorded import Recorded, recorded
 from stages.replay import steady
+from stages.spec import dump_default
 from stages.workspace import Workspace
 
 LEVELS: tuple[Level, ...] = ("L0", "L1")
@@ -73,6 +74,13 @@ def test_every_attempt_of_two_rounds_is_identical_twice(
     assert len(answers) == 2 * len(rows) > 50
     assert len({row.attempt.trajectory.id for row in rows}) == len(rows)
     assert {row.stage for row in rows} == {"data", "sft", "rl", "evaluation", "backflow"}
+
+
+def test_nothing_to_replay_is_not_all_identical(cli: Cli, tmp_path: Path) -> None:
+    Workspace.create(tmp_path / "new", dump_default("tiny"))
+    done = cli("replay", "--all", "-w", tmp_path / "new")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no round has recorded an attempt yet; run `postloop run`" in done.stderr
 
 
 def test_sampling_again_gives_the_same_tokens_or_says_why_not(

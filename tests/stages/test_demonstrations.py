@@ -13,8 +13,10 @@ from schemas.trajectory import Noise
 from stages.attempts import read_attempts
 from stages.demonstrations import demonstrate
 from stages.equipment import equip
+from stages.recall import Recall
 from stages.recorded import recorded
 from stages.replay import replay
+from stages.rescore import Judging, rescore
 from stages.tasks import load_tasks
 
 
@@ -63,3 +65,7 @@ def test_what_a_selection_was_made_from_is_kept_and_all_of_it_can_be_sampled_aga
     assert {row.attempt.trajectory.id for row in rows} >= {one.trajectory.id for one in seen}
     assert len(rows) == 8 + data.demonstrations["gold"]
     assert [answer.same for answer in replay(ctx.workspace, warehouse, rows, "regenerate")] == [True] * len(rows)
+    with ctx.workspace.lock():
+        rules = ctx.record("goal").spec.rewards.model_copy(update={"outcome": 0.5})
+        told = rescore(ctx.workspace, warehouse, Judging({}, rules), [1])
+    assert Recall(ctx.workspace).flipped_in(data) == len(told.flips) > data.demonstrations["rejection"]
