@@ -7,8 +7,9 @@ Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy o
 material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations as the other arm got
 routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every
 suite, clusters are origins.
-Also: of the buckets of round 1 that got material, how many are smaller in round 2, in either arm, and how much smaller than
-in the other.
+Also: the same at the SFT checkpoint, which tells material from what RL makes of it; dev by family, with the families that got
+material apart from the others, since that is where backflow should show; and of the buckets of round 1 that got material, how
+many are smaller in round 2, in either arm, and how much smaller than in the other.
 
 Workspaces are kept, DIR/seed-N with and DIR/without-N: a killed benchmark goes on, and `bench.effect --folder DIR` reads the
 first ones without running them again. What a seed came to stands in DIR/ablation-N.json; with --read such files of several
@@ -24,16 +25,19 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.common import load, machine, make_workspace, run_rounds, say, share, table, write_json
 from bench.effect import Round, between, buckets_of, pooled, read_round
+from evals.metrics import PerTask, estimate, pass_shares
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
 from schemas.errors import EXIT_DONE, InputError, PostloopError
+from schemas.trajectory import Attempt
+from stages.attempts import read_attempts
 from stages.decisions import append, identified, now
 from stages.workspace import Workspace
 
@@ -106,27 +110,82 @@ def _more(text: str, patterns: Sequence[str], count: int) -> str:
     return text
 
 
-def outcomes(fed: Round, bare: Round) -> dict[str, dict[str, list[Any]]]:
-    """Suite -> task -> [origin, pass@1 of the final policy of round 2 with backflow, and without]."""
-    found: dict[str, dict[str, list[Any]]] = {}
-    for suite in fed.suites():
-        ours, theirs = fed.shares("final", suite, "pass@1"), bare.shares("final", suite, "pass@1")
-        found[suite] = {task: [*ours[task], theirs[task][1]] for task in sorted(ours.keys() & theirs.keys())}
+Outcomes = dict[str, list[Any]]  # task -> [origin, pass@1 with backflow, pass@1 without]
+
+
+def outcomes(fed: Round, bare: Round, policy: str) -> dict[str, Outcomes]:
+    """Suite -> how a policy of round 2 did at each task."""
+    return {
+        suite: _side_by_side(*(one.shares(policy, suite, "pass@1") for one in (fed, bare))) for suite in fed.suites()
+    }
+
+
+def dev_outcomes(fed: Workspace, bare: Workspace) -> dict[str, dict[str, Any]]:
+    """Family -> its material, and how the final policy of round 2 did at each of its dev tasks."""
+    record = fed.read(1, "backflow")
+    assert isinstance(record, BackflowRecord)
+    buckets = {bucket.id: bucket.family for bucket in record.buckets}
+    material: dict[str, set[str]] = defaultdict(set)
+    for item in record.material:
+        if item.approved:
+            material[buckets[item.bucket]].add(item.kind)
+    ours, theirs = dev_attempts(fed, 2), dev_attempts(bare, 2)
+    return {
+        family: {
+            "material": sorted(material[family]),
+            "outcomes": _side_by_side(pass_shares(ours[family]), pass_shares(theirs[family])),
+        }
+        for family in sorted(ours.keys() & theirs.keys())
+    }
+
+
+def dev_attempts(space: Workspace, number: int) -> dict[str, list[Attempt]]:
+    """Family -> attempts at dev of the round's final policy."""
+    record, found = space.read(number, "backflow"), defaultdict(list)
+    assert isinstance(record, BackflowRecord)
+    for attempt in read_attempts(space.open_artifact(record.artifacts["attempts"]) / "attempts.parquet"):
+        found[attempt.trajectory.family].append(attempt)
     return found
 
 
-def compared(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Suite -> final policies of round 2, with minus without, pooled over the seeds."""
-    found = {}
-    for suite in seeds[0]["outcomes"]:
-        rows = [(one["seed"], one["outcomes"][suite]) for one in seeds]
-        pairs = [
-            (seed, {task: (origin, ours) for task, (origin, ours, _) in tasks.items()},
-             {task: (origin, theirs) for task, (origin, _, theirs) in tasks.items()})
-            for seed, tasks in rows
-        ]  # fmt: skip
-        found[suite] = pooled(pairs, **seeds[0]["how"])
-    return found
+def _side_by_side(ours: PerTask, theirs: PerTask) -> Outcomes:
+    return {task: [*ours[task], theirs[task][1]] for task in sorted(ours.keys() & theirs.keys())}
+
+
+def compared(seeds: Sequence[dict[str, Any]], policy: str) -> dict[str, Any]:
+    """Suite -> policies of round 2, with minus without, pooled over the seeds."""
+    return {
+        suite: _difference([(one["seed"], one["outcomes"][policy][suite]) for one in seeds], seeds[0]["how"])
+        for suite in seeds[0]["outcomes"][policy]
+    }
+
+
+def compared_on_dev(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Families that got material, the others, and each family of either kind: with minus without on dev."""
+    found: dict[str, list[tuple[int, Outcomes]]] = {"treated": [], "untreated": []}
+    for one in seeds:
+        sides: dict[str, Outcomes] = {"treated": {}, "untreated": {}}
+        for family, row in one["dev"].items():
+            side = "treated" if row["material"] else "untreated"
+            sides[side] |= row["outcomes"]
+            found.setdefault(f"{side}: {family}", []).append((one["seed"], row["outcomes"]))
+        for side, tasks in sides.items():
+            found[side].append((one["seed"], tasks))
+    return {name: _difference(rows, seeds[0]["how"]) for name, rows in sorted(found.items()) if any(t for _, t in rows)}
+
+
+def _difference(rows: Sequence[tuple[int, Outcomes]], how: dict[str, Any]) -> dict[str, Any]:
+    """Also the level of either arm: a difference of a family that nobody solves says nothing."""
+    pairs = [
+        (seed, {task: (origin, ours) for task, (origin, ours, _) in tasks.items()},
+         {task: (origin, theirs) for task, (origin, _, theirs) in tasks.items()})
+        for seed, tasks in rows
+    ]  # fmt: skip
+    levels = {
+        name: estimate([value for _, *arms in pairs for value in arms[arm].values()], **how).value
+        for arm, name in enumerate(("with", "without"))
+    }
+    return {**levels, **pooled(pairs, **how)}
 
 
 def shrunk(space: Workspace) -> dict[str, Any]:
@@ -157,7 +216,8 @@ def measure_seed(seed: int, folder: Path, template: str) -> dict[str, Any]:
     ours, theirs = read_round(fed, seed, 2), read_round(bare, seed, 2)
     return {
         "seed": seed, "template": template, "machine": machine(), "load": load(), "how": ours.how,
-        "code": fed.read(2, "backflow").inputs["code"], "outcomes": outcomes(ours, theirs),  # type: ignore[union-attr]
+        "code": fed.read(2, "backflow").inputs["code"],  # type: ignore[union-attr]
+        "outcomes": {policy: outcomes(ours, theirs, policy) for policy in ("final", "sft")}, "dev": dev_outcomes(fed, bare),
         "with": shrunk(fed), "without": shrunk(bare), "beside": beside(fed, bare),
     }  # fmt: skip
 
@@ -167,7 +227,7 @@ def read_seed(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}; name a seed's file, DIR/ablation-N.json") from error
-    if not isinstance(found, dict) or not {"seed", "outcomes", "beside"} <= found.keys():
+    if not isinstance(found, dict) or not {"seed", "outcomes", "dev", "beside"} <= found.keys():
         raise InputError(f"{path}: is no seed of this benchmark; name DIR/ablation-N.json")
     return found
 
@@ -175,7 +235,7 @@ def read_seed(path: Path) -> dict[str, Any]:
 def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len({(one["template"], json.dumps(one["how"])) for one in seeds}) != 1:
         raise InputError("the seeds are of several templates or intervals; read files of one")
-    if len({tuple(sorted(one["outcomes"])) for one in seeds}) != 1:
+    if len({tuple(sorted(one["outcomes"]["final"])) for one in seeds}) != 1:
         raise InputError("the seeds were measured on different suites; read files of one spec")
     if len({one["seed"] for one in seeds}) != len(seeds):
         raise InputError("a seed is given twice; read each once")
@@ -185,7 +245,9 @@ def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "template": seeds[0]["template"],
         "code": sorted({one["code"] for one in seeds}),
         "seeds": {str(one["seed"]): {k: one[k] for k in ("machine", "load", "with", "without", "beside")} for one in seeds},
-        "with_minus_without": compared(seeds),
+        "with_minus_without": compared(seeds, "final"),
+        "with_minus_without_after_sft": compared(seeds, "sft"),
+        "with_minus_without_on_dev": compared_on_dev(seeds),
         "routed_buckets_smaller": {"smaller": smaller, "of": all_, "share": round(smaller / all_, 3) if all_ else None},
         # The interval takes each bucket as one of its kind: other buckets, not other trainings.
         "routed_buckets_with_minus_without": between(apart, seeds[0]["how"]["confidence"]),
@@ -211,8 +273,18 @@ def main() -> int:
         say(str(error))
         return error.exit_code
     write_json(options.out, result)
-    rows = [[suite, share(found["difference"], signed=True)] for suite, found in result["with_minus_without"].items()]
-    print(table(["suite", "pass@1, with minus without backflow"], rows))
+    for name in ("with_minus_without", "with_minus_without_after_sft", "with_minus_without_on_dev"):
+        rows = [
+            [
+                where,
+                f"{one['with']:.3f}",
+                f"{one['without']:.3f}",
+                share(one["difference"], signed=True),
+                one["difference"]["n"],
+            ]
+            for where, one in result[name].items()
+        ]
+        print(table([name.replace("_", " "), "with", "without", "pass@1, with minus without", "tasks"], rows))
     print(f"routed buckets smaller in round 2: {result['routed_buckets_smaller']}")
     print(f"their share in round 2, with minus without: {result['routed_buckets_with_minus_without']}")
     return EXIT_DONE

@@ -19,11 +19,14 @@ HOW = {"resamples": 200, "confidence": 0.95}
 def seed(number: int, gain: float, **changes: Any) -> dict[str, Any]:
     """Six tasks of three origins; every second one gains. Two routed buckets, of which one shrank."""
     tasks = {f"t{i}": [f"o{i % 3}", 0.25 + gain * (i % 2), 0.25] for i in range(6)}
+    alike = {f"u{i}": [f"o{i % 3}", 0.5, 0.5] for i in range(6)}
     side = {"buckets": 2, "smaller": 1, "verdicts": {"shrank": 1, "grew": 1}, "rows": []}
     beside = [{"with": 0.1, "without": 0.3, "difference": -0.2}, {"with": 0.5, "without": 0.4, "difference": 0.1}]
     found: dict[str, Any] = {
         "seed": number, "template": "tiny", "machine": {}, "load": [], "how": HOW, "code": "c" * 64,
-        "outcomes": {"held_out": tasks}, "with": side, "without": side, "beside": beside,
+        "outcomes": {"final": {"held_out": tasks}, "sft": {"held_out": tasks}},
+        "dev": {"a.one": {"material": ["tasks"], "outcomes": tasks}, "a.two": {"material": [], "outcomes": alike}},
+        "with": side, "without": side, "beside": beside,
     }  # fmt: skip
     return {**found, **changes}
 
@@ -37,6 +40,17 @@ def test_each_seed_counts_by_its_own_tasks_and_origins_are_the_clusters() -> Non
     apart = found["routed_buckets_with_minus_without"]
     assert apart["mean"] == pytest.approx(-0.05)
     assert apart["low"] < 0 < apart["high"]
+
+
+def test_families_that_got_material_are_told_from_the_others_on_dev() -> None:
+    one, other = seed(0, 0.5), seed(1, 0.5)
+    other["dev"]["a.two"]["material"] = ["weights"]
+    dev = together([one, other])["with_minus_without_on_dev"]
+    assert {name: (row["difference"]["value"], row["difference"]["n"]) for name, row in dev.items()} == {
+        "treated": (pytest.approx(1 / 6), 18), "treated: a.one": (0.25, 12), "treated: a.two": (0.0, 6),
+        "untreated": (0.0, 6), "untreated: a.two": (0.0, 6),
+    }  # fmt: skip
+    assert (dev["treated: a.one"]["with"], dev["treated: a.one"]["without"]) == (0.5, 0.25)
 
 
 @pytest.mark.parametrize(
