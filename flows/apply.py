@@ -90,10 +90,13 @@ def _approved(space: Workspace, start: str, number: int | None) -> tuple[Materia
     if number is not None and number not in known:
         raise InputError(f"--round {number}: has no buckets; rounds that do: {', '.join(map(str, known)) or 'none'}")
     about, found = bucket_named(known if number is None else {number: known[number]}, start)
-    items = [one for one in handed(space, about) if one.bucket == found.id and one.kind == "proposal"]
+    material = [one for one in handed(space, about) if one.bucket == found.id]
+    items = [one for one in material if one.kind == "proposal"]
     if not items:
+        there = ", ".join(f"{one.amount} {one.kind}" if one.amount else one.kind for one in material)
+        taken = f" but {there}, which the next round takes by itself once approved" if material else ""
         raise InputError(
-            f"bucket {found.id}: round {about} has no proposal for it; `postloop failures {about}` lists them"
+            f"bucket {found.id}: round {about} has no proposal for it{taken}; `postloop failures {about}` lists them"
         )
     (item,) = items
     if not item.approved:

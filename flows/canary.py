@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
+from reports.columns import Columns
 from schemas.errors import EXIT_DONE, EXIT_NO
 
 
@@ -41,13 +41,11 @@ def canary(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fal
     return EXIT_DONE if all(report.ok for report in reports) else EXIT_NO
 
 
-def table(reports: Sequence[Any]) -> Table:
+def table(reports: Sequence[Any]) -> Columns:
     """A row for each environment that is well, and for each drift of one that is not."""
     from reports.text import one_line
 
-    shown = Table(box=None, header_style="dim", pad_edge=False)
-    for name in ("environment", "image", "state", "what", "cause"):
-        shown.add_column(name, overflow="fold")
+    shown = Columns("environment", "image", "state", "what", "cause")
     for report in reports:
         state = Text("as proven", "green") if report.ok else Text(f"drifted: {report.quarantined} quarantined", "red")
         image = (

@@ -33,9 +33,23 @@ from schemas.errors import (
 )
 from schemas.record import STAGES
 
-app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__.splitlines()[0]
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"postloop {version('postloop')}")
+        raise typer.Exit(EXIT_DONE)
+
+
+@app.callback(help=__doc__.splitlines()[0])
+def postloop(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit")
+    ] = False,
+) -> None: ...
 
 
 STOPPED, EXIT_STOPPED = "postloop: stopped; `postloop run` goes on from the last finished stage", 130
@@ -56,6 +70,9 @@ def command(function: Callable[..., Any], group: typer.Typer = app, name: str | 
             code = function(*args, **kwargs)
         except PostloopError as error:
             _report(error, debug)
+            if kwargs.get("as_json"):
+                lines = error.problems if isinstance(error, SpecError) else [str(error)]
+                print_json({"ok": False, "problems": lines, "exit_code": error.exit_code})
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -438,6 +455,7 @@ tasks_app = typer.Typer(no_args_is_help=True, help="import, mine, prove, run and
 app.add_typer(tasks_app, name="tasks")
 command(tasks.import_, tasks_app, "import")
 command(tasks.mine, tasks_app)
+command(tasks.list_, tasks_app, "list")
 command(tasks.validate, tasks_app)
 command(tasks.run, tasks_app)
 command(tasks.export, tasks_app)

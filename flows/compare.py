@@ -46,5 +46,5 @@ def compare(
         )
         for one in sorted(found.buckets, key=lambda one: (one.change, one.family))
     ]
-    show_table("buckets", ("", "id", "cause", "family", "route", *rounds), buckets, whole=("id", "cause"))
+    show_table("buckets", ("", "id", "cause", "family", "route", *rounds), buckets)
     return EXIT_DONE

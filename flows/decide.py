@@ -21,7 +21,7 @@ from flows.settings import prepare
 from reports.text import one_line
 from schemas.bucket import Bucket, Route
 from schemas.decision import TriageDecision
-from schemas.errors import EXIT_DONE, InfrastructureError, InputError
+from schemas.errors import EXIT_DONE, InfrastructureError, InputError, WorkspaceBusy
 from stages.decisions import append, backflows, bucket_named, decisions, identified, in_force, now, stamp
 from stages.workspace import Workspace
 
@@ -110,13 +110,17 @@ def _decision(
 
 
 def _require_material(space: Workspace, number: int, bucket: str) -> None:
-    ruling = in_force(decisions(space), number).get(bucket)
-    if ruling is not None and ruling.route is not None:
+    """What another owner gets is made when the decision takes effect, so a bucket may have material that no record holds."""
+    from flows.review import handed
+
+    if any(item.bucket == bucket for item in handed(space, number)):
         return
-    if not any(item.bucket == bucket for item in backflows(space)[number].material):
-        raise InputError(
-            f"bucket {bucket}: round {number} made no material for it, so there is none to approve; give it a --route"
-        )
+    ruling = in_force(decisions(space), number).get(bucket)
+    word = ruling.route if ruling else None
+    owner = f", and {word.route.value}, to whom decision {word.id} gave it, gets none" if word and word.route else ""
+    raise InputError(
+        f"bucket {bucket}: round {number} made no material for it{owner}, so there is none to approve; give it a --route"
+    )
 
 
 def _member(bucket: Bucket, start: str) -> str:
@@ -163,7 +167,7 @@ def commit(space: Workspace, what: str = "decision") -> None:
     try:
         with space.lock():  # taking it commits what was appended
             pass
-    except InputError:
+    except WorkspaceBusy:
         print(f"postloop: a round runs in this workspace; it commits the {what} when it goes on", file=sys.stderr)
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, prepare
+from reports.columns import Columns
 from schemas.errors import EXIT_DONE, EXIT_NO, InputError
 
 if TYPE_CHECKING:
@@ -132,12 +132,11 @@ def row_of(finding: Finding) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _table(hacks: Sequence[Hack], found: dict[str, list[Finding]]) -> Table:
+def _table(hacks: Sequence[Hack], found: dict[str, list[Finding]]) -> Columns:
     from reports.text import one_line
 
-    shown = Table(box=None, header_style="dim", pad_edge=False)
-    for title in ("no.", "hack", "class", *(word for name in found for word in (name, "honest twin")), "plain pytest"):
-        shown.add_column(title, overflow="fold")
+    titles = (word for name in found for word in (name, "honest twin"))
+    shown = Columns("no.", "hack", "class", *titles, "plain pytest")
     columns = list(found.values())
     for index, hack in enumerate(hacks):
         row = [findings[index] for findings in columns]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,17 +28,13 @@ def display(renderable: Any) -> None:
     Console().print(renderable)
 
 
-def show_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: Collection[str] = ()
-) -> None:
-    """Cells are text, never markup: names and reasons come out of sandboxes. `whole`: columns that are never folded, as
-    ids are copied."""
-    from rich.table import Table
+def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Cells are text, never markup: names and reasons come out of sandboxes."""
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column in whole)
+    from reports.columns import Columns
+
+    table = Columns(*columns, title=Text(title, "bold"))
     for row in rows:
         table.add_row(*(Text(str(value)) for value in row))
     display(table)

@@ -119,10 +119,11 @@ def _rounds(there: Sequence[int], asked: str | None) -> list[int]:
         raise InputError(f"--rounds {asked}: give a round or a range, e.g. 1..3")
     low = int(found[1] or there[0])
     high = int(found[3] or there[-1]) if found[2] else low
-    chosen = [number for number in there if low <= number <= high]
-    if not chosen:
-        raise InputError(f"--rounds {asked}: there is none of these; rounds: {there[0]}..{there[-1]}")
-    return chosen
+    gone = [number for number in (low, high) if number not in there]
+    if gone or low > high:
+        what = f"there is no round {gone[0]}" if gone else "ends before it begins"
+        raise InputError(f"--rounds {asked}: {what}; rounds: {there[0]}..{there[-1]}")
+    return [number for number in there if low <= number <= high]
 
 
 def _judging(ctx: Any, refs: Sequence[str], rules: str | None) -> Any:
@@ -191,7 +192,7 @@ def show(outcome: Outcome, dry_run: bool) -> None:
         for one in record.flips[:LISTED]
     ]  # fmt: skip
     columns = ("attempt", "round", "was", "is", "because")
-    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows, whole=("attempt", "was", "is"))
+    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows)
     for task in list(record.proofs.values())[:LISTED]:
         print(f"no longer proven as recorded: {task}")
     if record.unjudged:
@@ -207,8 +208,7 @@ def show(outcome: Outcome, dry_run: bool) -> None:
         for one in uses
     ]  # fmt: skip
     show_table(
-        f"stale now: {told}" + _more(len(shown)), ("use", "round", "what", "advantage", "step"), shown[:LISTED],
-        whole=("use", "what"),
+        f"stale now: {told}" + _more(len(shown)), ("use", "round", "what", "advantage", "step"), shown[:LISTED]
     )  # fmt: skip
     if steps:
         show_table(

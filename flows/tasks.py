@@ -215,6 +215,48 @@ def _mining_spec(path: Path) -> MiningSpec:
         raise InputError(f"{path}: not plain YAML: {' '.join(str(error).split())[:200]}; correct it") from None
 
 
+# ---- list
+
+
+def list_(
+    only: Only = None,
+    split: Annotated[Split | None, typer.Option(help="only tasks of this split")] = None,
+    workspace: Folder = HERE,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> int:
+    """The tasks of the seed data by id, which the other commands take; and which ones are quarantined."""
+    from stages.quarantine import quarantined
+
+    space, ctx = _open(workspace)
+    bad = quarantined(space.root)
+    rows = [
+        {"id": task.id, "skill": task.skill, "kind": task.kind, "family": task.family, "split": task.split.value,
+         "quarantined": bad.get(task.digest())}
+        for task in sorted(_asked(ctx, only), key=lambda one: one.id) if split in (None, task.split)
+    ]  # fmt: skip
+    if as_json:
+        print_json(rows)
+        return EXIT_DONE
+    columns = ("id", "family", "split", "quarantined")
+    show_table(f"{len(rows)} tasks", columns, [[row[column] or "" for column in columns] for row in rows])
+    return EXIT_DONE
+
+
+def _asked(ctx: Context, only: str | None) -> list[Task]:
+    """Tasks of the seed data whose id begins with `only`. Raises InputError where none does."""
+    from environments.sources.default import load
+    from stages.tasks import seed_folder
+
+    pool = load(seed_folder(ctx, ctx.spec.data))
+    tasks = [task for task in pool if task.id.startswith(only or "")]
+    if not tasks:
+        raise InputError(
+            f"--only {only}: none of the {len(pool)} tasks has an id that begins so; name the start of one"
+        )
+    return tasks
+
+
 # ---- validate
 
 
@@ -226,20 +268,13 @@ def validate(
     debug: Debug = False,
 ) -> int:
     """Prove the tasks of the seed data: gold, start, wrong, repeats, budget. Exit 1 when one is quarantined."""
-    from environments.sources.default import load
     from flows.progress import reporter
     from stages.context import threads
     from stages.quarantine import note
-    from stages.tasks import seed_folder
     from stages.validation import validate as prove
 
     space, ctx = _open(workspace)
-    pool = load(seed_folder(ctx, ctx.spec.data))
-    tasks = [task for task in pool if task.id.startswith(only or "")]
-    if not tasks:
-        raise InputError(
-            f"--only {only}: none of the {len(pool)} tasks has an id that begins so; name the start of one"
-        )
+    tasks = _asked(ctx, only)
     with reporter("validate", as_json) as report:
         ctx.progress = report
         ctx.fan_out = threads(ctx.runtime.workers)

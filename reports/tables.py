@@ -18,6 +18,7 @@ from rich.rule import Rule as Line
 from rich.table import Table
 from rich.text import Text
 
+from reports.columns import Columns
 from reports.text import NONE, clip, estimate, interval, number, one_line, seconds, signed, visible
 from reports.view import POLICIES, RoundView
 from schemas.atif import ContentPart, ForeignEntry, ObservationResult, Step
@@ -66,21 +67,6 @@ def _text(value: str, style: str = "", width: int = 0) -> Text:
     return Text(one_line(value, width) if width else visible(value), style=style)
 
 
-def _table(*columns: str | tuple[str, str], title: str = "") -> Table:
-    """A header of plain names; a column given as (name, "right") is right-aligned."""
-    table = Table(
-        box=None,
-        header_style="dim",
-        title=_text(title, "bold") if title else None,
-        title_justify="left",
-        pad_edge=False,
-    )
-    for column in columns:
-        name, justify = column if isinstance(column, tuple) else (column, "left")
-        table.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
-    return table
-
-
 def _badge(decision: Decision | None) -> Text:
     return Text(NONE, "dim") if decision is None else Text(decision.value, f"bold {_STYLE[decision]}")
 
@@ -124,8 +110,8 @@ def _headline(view: RoundView) -> Text:
     return line
 
 
-def _criteria(view: RoundView) -> Table:
-    table = _table("criterion", "suite", "metric", ("wanted", "right"), ("measured", "right"), "answer")
+def _criteria(view: RoundView) -> Columns:
+    table = Columns("criterion", "suite", "metric", ("wanted", "right"), ("measured", "right"), "answer")
     answers = {Decision.GO: "holds", Decision.NO_GO: "fails", Decision.INCONCLUSIVE: "not shown"}
     for row in view.criteria():
         c = row.criterion
@@ -137,18 +123,18 @@ def _criteria(view: RoundView) -> Table:
     return table
 
 
-def _gates(gates: Sequence[tuple[str, Gate]]) -> Table:
-    table = _table("gate", "stage", "decision", "because")
+def _gates(gates: Sequence[tuple[str, Gate]]) -> Columns:
+    table = Columns("gate", "stage", "decision", "because")
     for stage, gate in gates:
         owner = f" → {gate.owner} should act" if gate.owner else ""
         table.add_row(_text(gate.name), Text(stage), _badge(gate.decision), _text(gate.because + owner))
     return table
 
 
-def _policies(view: RoundView) -> Table:
+def _policies(view: RoundView) -> Columns:
     wide = [name for name in view.metric_names() if name.startswith("pass@")]
     names = [*dict.fromkeys([*wide[:1], *wide[-1:]]), "parse_rate"]
-    table = _table("suite", "policy", *((name, "right") for name in names))
+    table = Columns("suite", "policy", *((name, "right") for name in names))
     for suite in view.suites():
         for policy in POLICIES:
             result = view.result(suite, policy)
@@ -174,17 +160,9 @@ def _cost_line(view: RoundView) -> str:
 
 
 def status(views: Sequence[RoundView]) -> RenderableType:
-    """One line a round: stages done, final pass@1, goal, promotion, failures, time."""
-    table = _table(
-        "round",
-        "stages",
-        ("pass@1", "right"),
-        "goal met",
-        "promoted",
-        ("failures", "right"),
-        ("errors", "right"),
-        ("time", "right"),
-    )
+    """One line a round: stages done, final pass@1, gates, goal, promotion, failures, time."""
+    right = (("failures / errors", "right"), ("time", "right"))
+    table = Columns("round", "stages", ("pass@1", "right"), "gates", "goal met", "promoted", *right)
     for view in views:
         evaluation, backflow = view.evaluation, view.backflow
         met = evaluation.goal_met if evaluation else None
@@ -192,13 +170,23 @@ def status(views: Sequence[RoundView]) -> RenderableType:
             Text(str(view.round)),
             _stage_marks(view),
             Text(estimate(view.final())),
+            _gate_marks(view),
             Text(NONE if met is None else "yes" if met else "not yet"),
             Text(NONE if evaluation is None else "yes" if evaluation.promoted else "no"),
-            Text(NONE if backflow is None else str(backflow.failures)),
-            Text(str(view.infrastructure_errors())),
+            Text(f"{NONE if backflow is None else backflow.failures} / {view.infrastructure_errors()}"),
             Text(seconds(view.total_cost("seconds"))),
         )
     return table if views else Text("no round yet: postloop run", "dim")
+
+
+def _gate_marks(view: RoundView) -> Text:
+    """How many say GO, and which do not."""
+    gates = [gate for _, gate in view.gates()]
+    marks = Text(f"{sum(gate.decision is Decision.GO for gate in gates)} GO" if gates else NONE)
+    for gate in gates:
+        if gate.decision is not Decision.GO:
+            marks.append(f", {gate.decision.value}: {visible(gate.name)}", _STYLE[gate.decision])
+    return marks
 
 
 def _stage_marks(view: RoundView) -> Text:
@@ -213,33 +201,23 @@ def _stage_marks(view: RoundView) -> Text:
 def failures(
     buckets: Sequence[Bucket], examples: Mapping[str, Attempt] | None = None, view: RoundView | None = None
 ) -> RenderableType:
-    """A few lines a bucket: cause over family, share over interval, route over rule, example over what went wrong in it.
+    """A row a bucket, and below the table why it was routed so, what that took, its material and an example of each.
 
-    `examples`: trajectory id -> attempt, for that last line. `view`: adds the shares of earlier rounds, what experiments
-    took and left open, and the material with the person who decided about it.
+    `examples`: trajectory id -> attempt, for what went wrong in the example. `view`: adds the shares of earlier rounds, what
+    experiments took and left open, and the material with the person who decided about it.
     """
-    columns = (
-        "id",
-        "cause / family",
-        ("size", "right"),
-        ("share", "right"),
-        ("measured", "right"),
-        "route / rule",
-        "example",
-    )
-    table = _table(*columns)
-    table.columns[0].min_width = 12  # ids are copied
+    table = Columns("id", "cause / family", ("size", "right"), ("share", "right"), ("measured", "right"), "route")
     for bucket in buckets:
         table.add_row(
-            Text(bucket.id, no_wrap=True),
-            _cause_cell(bucket).append(_trend_line(view, bucket) if view else "", "not bold dim"),
+            Text(bucket.id),
+            _cause_cell(bucket),
             Text(f"{bucket.size}/{bucket.denominator}"),
             _stacked(bucket.share),
             _stacked(bucket.measured),
-            _route_cell(bucket, view).append(_material_lines(view, bucket) if view else Text()),
-            _example_cell(bucket, examples or {}),
+            _route_cell(bucket, view),
         )
-    return table if buckets else Text("no failures", "green")
+    parts = [part for bucket in buckets for part in (Text(), _heading(bucket), _because(bucket, examples or {}, view))]
+    return Group(table, *parts) if buckets else Text("no failures", "green")
 
 
 def _cause_cell(bucket: Bucket) -> Text:
@@ -249,6 +227,23 @@ def _cause_cell(bucket: Bucket) -> Text:
     return cell
 
 
+def _heading(bucket: Bucket) -> Text:
+    return Text(bucket.id).append(f"  {visible(bucket.cause)} in {visible(bucket.family)}", "bold")
+
+
+def _because(bucket: Bucket, examples: Mapping[str, Attempt], view: RoundView | None) -> RenderableType:
+    spent = [f"{number(amount, 0)} {unit}" for unit, amount in bucket.cost.items() if amount]
+    facts = _facts(
+        ("rule", visible(bucket.rule)),
+        ("open", ", ".join(map(visible, bucket.undecided)) or None),
+        ("cost", ", ".join(spent) or None),
+        ("measured", _trend(view, bucket) if view else None),
+        ("material", "\n".join(_material_lines(view, bucket)) or None if view else None),
+        ("example", _example(bucket, examples)),
+    )
+    return Padding(facts, (0, 0, 0, 2))
+
+
 def _route_cell(bucket: Bucket, view: RoundView | None) -> Text:
     owner, decision = view.owner(bucket) if view else (bucket.route.value, None)
     cell = Text(owner, _ROUTE_STYLE.get(owner, "cyan"))
@@ -256,31 +251,23 @@ def _route_cell(bucket: Bucket, view: RoundView | None) -> Text:
         cell.append(f" ({one_line(decision.who, 20)})", "dim")
     elif bucket.overridden_by:
         cell.append(f" ({visible(bucket.overridden_by)})", "dim")
-    cell.append(f"\n{visible(bucket.rule)}", "not bold dim")
-    if bucket.undecided:
-        cell.append(f"\nopen: {', '.join(bucket.undecided)}", "not bold yellow")
-    if view and any(bucket.cost.values()):
-        cell.append(
-            f"\n{', '.join(f'{amount} {unit}' for unit, amount in bucket.cost.items() if amount)}", "not bold dim"
-        )
     return cell
 
 
-def _trend_line(view: RoundView, bucket: Bucket) -> str:
+def _trend(view: RoundView, bucket: Bucket) -> str | None:
     """Measured shares of the last four rounds, oldest first; nothing where there is one round."""
-    found = [one for _, one in view.trend(bucket.id)][-4:]
-    shares = [NONE if one is None else number(one.measured.value, 2) for one in found]
-    return f"\n{' → '.join(shares)}" if len(shares) > 1 else ""
+    shares = [NONE if one is None else number(one.measured.value, 2) for _, one in view.trend(bucket.id)][-4:]
+    return " → ".join(shares) if len(shares) > 1 and {*shares} != {NONE} else None
 
 
-def _material_lines(view: RoundView, bucket: Bucket) -> Text:
-    lines, word = Text(style="not bold"), view.approval(bucket.id)
-    for item in [item for item in view.material() if item.bucket == bucket.id]:
-        what = f"{item.amount} {item.kind}" if item.amount else item.kind
-        lines.append(f"\n{what}: ").append(*(("approved", "green") if item.approved else ("waits", "yellow")))
-    if word is not None:
-        lines.append(f"\n{'approved' if word.approve else 'rejected'} by {one_line(word.who, 20)}", "dim")
-    return lines
+def _material_lines(view: RoundView, bucket: Bucket) -> list[str]:
+    word = view.approval(bucket.id)
+    said = f", {'approved' if word.approve else 'rejected'} by {one_line(word.who, 20)}" if word is not None else ""
+    return [
+        f"{f'{item.amount} {item.kind}' if item.amount else item.kind}: {'approved' if item.approved else 'waits'}{said}"
+        for item in view.material()
+        if item.bucket == bucket.id
+    ]
 
 
 LEDGER = ("round", "bucket", "size", "measured", "route", "rule", "material", "one round later", "in vain", "cost")
@@ -297,7 +284,7 @@ def ledger_rows(rows: Sequence[LedgerRow]) -> list[tuple[str, ...]]:
             row.route.value + (f" (decision {row.decided_by})" if row.decided_by else ""),
             row.rule,
             ", ".join(row.material) if row.treated and row.material else "untreated",
-            f"{row.verdict} {signed(row.difference.value, 2) if row.difference else ''}".strip()
+            f"{row.verdict} {signed(row.difference.value, 2) if row.difference and row.difference.n else ''}".strip()
             if row.verdict
             else NONE,
             f"{row.treated_in_vain}{', escalated' if row.escalated else ''}" if row.treated_in_vain else NONE,
@@ -308,10 +295,19 @@ def ledger_rows(rows: Sequence[LedgerRow]) -> list[tuple[str, ...]]:
 
 
 def ledger(rows: Sequence[LedgerRow]) -> RenderableType:
-    """Every bucket of every round: what it was, what was done, and what came of it one round later."""
-    table = _table(*LEDGER)
-    for cells in ledger_rows(rows):
-        table.add_row(*(_text(cell) for cell in cells))
+    """Every bucket of every round: what it was, what was done, and what came of it one round later. Rules and costs are in
+    the file: a terminal has no room for them."""
+    table = Columns("round", "cause / family", "size", "measured", "route / material", "one round later")
+    for row, cells in zip(rows, ledger_rows(rows), strict=True):
+        _, _, size, _, route, _, material, later, vain, _ = map(visible, cells)
+        table.add_row(
+            Text(str(row.round)),
+            _text(row.cause, "bold").append(f"\n{visible(row.family)}\n{visible(row.bucket)}", "not bold"),
+            Text(size),
+            _stacked(row.measured),
+            Text(route, _ROUTE_STYLE.get(row.route.value, "cyan")).append(f"\n{material}", "not bold dim"),
+            Text(later).append(f"\nin vain: {vain}" if row.treated_in_vain else "", "red" if row.escalated else "dim"),
+        )
     return table if rows else Text("no bucket in any round", "dim")
 
 
@@ -336,18 +332,15 @@ def _stacked(of: Estimate) -> Text:
     return Text(number(of.value, 2), no_wrap=True).append(f"\n{interval(of, 2)}", "dim")
 
 
-def _example_cell(bucket: Bucket, examples: Mapping[str, Attempt]) -> Text:
+def _example(bucket: Bucket, examples: Mapping[str, Attempt]) -> str:
     head, _, digits = bucket.example.rpartition("-")
-    cell = _text(f"{head}-{digits[:8]}" if head else digits)  # the start of an id names it, and fits a terminal
+    name = f"{head}-{digits[:8]}" if head else digits  # the start of an id names it
     found = examples.get(bucket.example)
-    if found is not None:
-        failed = next((check for check in found.verdict.checks if not check.passed), None)
-        cell.append(
-            "\n"
-            + one_line(failed.detail or failed.name if failed else found.verdict.reason or found.trajectory.stop, 80),
-            "dim",
-        )
-    return cell
+    if found is None:
+        return visible(name)
+    failed = next((check for check in found.verdict.checks if not check.passed), None)
+    why = failed.detail or failed.name if failed else found.verdict.reason or found.trajectory.stop
+    return f"{visible(name)}: {one_line(why, 80)}"
 
 
 def attempt(row: Attempt) -> RenderableType:
@@ -482,7 +475,7 @@ def _verdict(verdict: Verdict, name: str) -> list[RenderableType]:
     if verdict.limit_hit:
         head.append(f"  limit {verdict.limit_hit}", "red")
     parts: list[RenderableType] = [head]
-    table = _table("check", "role", "answer", "detail")
+    table = Columns("check", "role", "answer", "detail")
     for check in verdict.checks:
         table.add_row(
             _text(check.name),
@@ -503,7 +496,7 @@ def plan(rows: Sequence[PlanRow]) -> RenderableType:
     if all(row.action == "up to date" for row in rows):
         return Text("up to date", "green")
     units = list(dict.fromkeys(unit for row in rows for unit in row.cost))
-    table = _table("stage", "action", "why", *((("time" if unit == "seconds" else unit), "right") for unit in units))
+    table = Columns("stage", "action", "why", *((("time" if unit == "seconds" else unit), "right") for unit in units))
     for row in rows:
         style = "dim" if row.action in ("up to date", "reuse") else "bold"
         cells = [Text(_amount(unit, row.cost.get(unit))) for unit in units]

@@ -47,6 +47,10 @@ class InfrastructureError(PostloopError):
     """Only what the attempt could not have caused."""
 
 
+class WorkspaceBusy(InfrastructureError):
+    """Another process writes there: nothing was wrong with what was asked, and later it can be done."""
+
+
 class SandboxError(InfrastructureError):
     pass
 

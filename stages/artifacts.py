@@ -157,7 +157,7 @@ def forget() -> None:
 def problems_of(workspace: HasRoot, ref: ArtifactRef) -> list[str]:
     """What differs between the content on disk and `ref`, one line each. Empty: it is intact."""
     folder = workspace.root / ref.path
-    remedy = "remove the folder and run `dvc checkout`; where its cached copy is damaged too, `dvc pull`"
+    remedy = "`postloop pull` restores it from the DVC remote; without one, remove the folder and run `dvc checkout`"
     if folder.is_symlink() or not folder.is_dir():
         return [f"artifact {ref.path}: its folder is missing (digest {ref.digest[:DIGITS]}); {remedy}"]
     try:

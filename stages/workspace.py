@@ -28,7 +28,7 @@ from schemas.artifact import ArtifactRef
 from schemas.atif import ForeignImport
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
-from schemas.errors import InfrastructureError, InputError, IntegrityError
+from schemas.errors import InfrastructureError, InputError, IntegrityError, WorkspaceBusy
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
 from schemas.migrations import brought_up, stamped
@@ -128,7 +128,7 @@ class Workspace:
     def lock(self) -> Iterator[None]:
         """Be the one writer, after clearing what a killed one left. Freed by the kernel when its owner dies.
 
-        Raises InputError naming the process that holds it.
+        Raises WorkspaceBusy naming the process that holds it.
         """
         self._acquire()
         try:
@@ -156,7 +156,7 @@ class Workspace:
                 if time.monotonic() < until:
                     time.sleep(0.05)
                     continue
-                raise InputError(
+                raise WorkspaceBusy(
                     f"workspace {self.root}: process {holder} is running in it; wait until it ends, or stop it"
                 ) from None
             if _is_at(descriptor, path):
@@ -180,8 +180,8 @@ class Workspace:
             try:
                 self._release()
                 self._acquire()
-            except InputError as error:
-                raise InfrastructureError(f"{error}; .postloop/ was deleted while this process ran") from error
+            except WorkspaceBusy as error:
+                raise WorkspaceBusy(f"{error}; .postloop/ was deleted while this process ran") from error
 
     def rounds(self) -> list[int]:
         """Numbers of the rounds that have a record, ascending."""

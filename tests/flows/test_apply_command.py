@@ -64,10 +64,10 @@ def approve(space: Workspace, bucket: Bucket) -> None:
     assert postloop(space, "decide", bucket.id, "--approve", "--because", "I read it").exit_code == 0
 
 
-def refused(space: Workspace, *words: str) -> str:
+def refused(space: Workspace, *words: str, code: int = 2) -> str:
     before = space.spec_path.read_bytes()
     done = postloop(space, "apply", *words)
-    assert (done.exit_code, done.stdout) == (2, ""), done.output
+    assert (done.exit_code, done.stdout) == (code, ""), done.output
     assert space.spec_path.read_bytes() == before
     assert not list(space.root.glob(".goal-*"))
     (line,) = done.stderr.splitlines()
@@ -139,7 +139,7 @@ def test_while_a_round_runs_nothing_is_written(space: Workspace) -> None:
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        assert f"process {holder.pid} is running in it" in refused(space, REWARD.id)
+        assert f"process {holder.pid} is running in it" in refused(space, REWARD.id, code=3)
         holder.communicate("", timeout=20)
     assert postloop(space, "apply", REWARD.id).exit_code == 0
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def test_the_first_summary_names_gates_results_and_what_to_look_at_next(finished
 def test_status_counts_the_rounds(cli: Cli, finished: Finished) -> None:
     shown = cli("status", "-w", finished.root)
     assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"\d GO", shown.stdout)
     told = json.loads(cli("status", "-w", finished.root, "--json").stdout)
     assert [(one["round"], one["complete"]) for one in told] == [(1, True), (2, True)]
     assert set(told[1]["records"]) == set(STAGES)
@@ -153,7 +155,7 @@ def test_running_again_does_nothing_at_once_and_loads_nothing_heavy(
     [
         (["status"], "it is none, goal.yaml is missing"),
         (["run"], "it is none, goal.yaml is missing"),
-        (["verify", "--json"], "make one with `postloop init"),
+        (["verify"], "make one with `postloop init"),
     ],
 )
 def test_a_folder_that_is_no_workspace_is_refused(cli: Cli, tmp_path: Path, arguments: list[str], says: str) -> None:
@@ -191,6 +193,19 @@ def test_what_does_not_exist_is_refused_in_one_line(
     assert {path for path in listing(finished.root) if ".postloop" not in path} == {
         p for p in before if ".postloop" not in p
     }
+
+
+def test_an_error_is_json_too_where_json_was_asked_for(cli: Cli, finished: Finished, tmp_path: Path) -> None:
+    done = cli("failures", "7", "--json", "-w", finished.root)
+    assert json.loads(done.stdout) == {
+        "ok": False, "problems": ["round 7: there is none; rounds: 1, 2"], "exit_code": done.returncode
+    }  # fmt: skip
+    assert one_line(done.stderr) == "postloop: round 7: there is none; rounds: 1, 2"
+
+
+def test_the_version_is_the_packages_own(cli: Cli) -> None:
+    done = cli("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"postloop {version('postloop')}\n", "")
 
 
 def test_debug_shows_where_it_was_raised(cli: Cli, finished: Finished) -> None:

@@ -109,6 +109,8 @@ def test_what_says_nothing_or_speaks_of_nothing_is_one_line(space: Workspace) ->
     assert "--route banana: no such route; one of goal, data" in refused(space, NEVER.id, "--route", "banana", *why)
     assert "--round 7: has no buckets; rounds that do: 1" in refused(space, NEVER.id, "--approve", "--round", "7", *why)
     assert "made no material for it" in refused(space, ODD.id, "--approve", *why)
+    assert postloop(space, "decide", NEVER.id, "--route", "infrastructure", *why).exit_code == 0
+    assert "and infrastructure, to whom decision" in refused(space, NEVER.id, "--approve", *why)
     assert "no failure of bucket" in refused(space, NEVER.id, "--trajectory", IDS[3], "--reject", *why)
     assert "name a bucket" in refused(space, "--route", "rl", *why)
     assert "takes no bucket" in refused(space, NEVER.id, "--from-mlflow")

@@ -14,7 +14,7 @@ from tiny_loop import Finished
 from flows.gc import gc as command
 from schemas.artifact import ArtifactRef
 from schemas.data import DataRecord
-from schemas.errors import InputError, IntegrityError
+from schemas.errors import IntegrityError, WorkspaceBusy
 from schemas.gc import Survey
 from schemas.rescore import Rescore
 from stages import artifacts, dvc, git, rounds
@@ -291,7 +291,7 @@ def test_a_damaged_record_refuses_and_removes_nothing(space: Workspace) -> None:
 
 def test_one_writer(space: Workspace) -> None:
     other = Workspace.open(space.root)
-    with other.lock(), pytest.raises(InputError, match="is running in it"):
+    with other.lock(), pytest.raises(WorkspaceBusy, match="is running in it"):
         collect(space)
 
 

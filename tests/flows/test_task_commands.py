@@ -153,8 +153,13 @@ def test_validation_says_what_failed_and_keeps_it(
     shown = capsys.readouterr().out
     assert "gold does not pass" in shown
     assert "5 known from before" in shown
-    with pytest.raises(InputError, match="--only nothing"):
-        commands.validate(only="nothing", workspace=loop)
+    for command in (commands.validate, commands.list_):
+        with pytest.raises(InputError, match="--only nothing"):
+            command(only="nothing", workspace=loop)
+    assert commands.list_(workspace=loop, as_json=True) == EXIT_DONE
+    listed = {row["id"]: row["quarantined"] for row in printed(capsys)}
+    assert len(listed) == 5
+    assert {name: reason for name, reason in listed.items() if reason} == reasons
 
 
 # --- mining --------------------------------------------------------------------------------------------------------

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 import unicodedata
+from collections import Counter
 
 import pytest
 from rich.console import Console, RenderableType
+from rich.text import Text
 from synthetic import make_view
 
 from reports import tables
+from reports.columns import Columns
 from reports.view import RoundView
 
 
@@ -63,21 +66,42 @@ def test_status_is_one_line_a_round_and_a_dash_for_what_is_unknown() -> None:
     begun = make_view(rounds=1, stages=("goal", "data"))
     lines = shown(tables.status([begun, make_view()])).strip().splitlines()
     assert len(lines) == 3
-    assert re.search(r"✓data ·sft .* – +– +– +– ", lines[1])
-    assert re.search(r"✓backflow +0.457 .* not yet +yes +55", lines[2])
+    assert re.search(r"✓data ·sft .* – +2 GO +– +– +– / 0 ", lines[1])
+    assert re.search(r"✓backflow +0.457 .* \d GO, NO-GO: boundary +not yet +yes +55 / 4", lines[2])
     assert "no round yet" in shown(tables.status([]))
 
 
 def test_failures_name_size_share_route_rule_and_example(view: RoundView) -> None:
     assert view.backflow is not None
     text = shown(tables.failures(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}), width=140)
+    assert re.search(r"never_solved +21/48 +0.44 +0.38 +data *\n +repair.offbyone +\[0.30, 0.58\]", text)
     assert re.search(
-        r"never_solved +21/48 +0.44 +0.38 +data +attribution-\w+ *\n +repair.offbyone +\[0.30, 0.58\] .* no_pass_at_k",
-        text,
+        r"never_solved in repair.offbyone\n +rule +no_pass_at_k *\n(.*\n)* +example +attribution-\w{8}: ", text
     )
     assert "goal (dec-0007)" in text
     assert "longest_run([0, 0]) gave 1, expected 2" in text
     assert "no failures" in shown(tables.failures([]))
+
+
+@pytest.mark.parametrize("width", [80, 40, 12])
+def test_a_narrow_terminal_gets_whole_words_and_loses_none(width: int) -> None:
+    """Rich alone narrows in proportion, and folds an id in its middle."""
+    rows = [("7d589d67de5c", "returns_unchanged in repair.condition", "infrastructure", "a longer reason")] * 2
+    table = Columns("id", "cause", "route", "why")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    text = shown(table, width=width)
+    assert max(map(len, text.splitlines())) <= width
+    whole = " ".join((*("id", "cause", "route", "why"), *rows[0], *rows[1]))
+    assert Counter("".join(text.split())) == Counter("".join(whole.split()))
+    assert width < 80 or set(whole.split()) <= set(text.split())
+
+
+def test_a_cell_that_would_be_read_as_markup_is_refused() -> None:
+    table = Columns("id")
+    table.add_row("[bold]x[/bold]")
+    with pytest.raises(TypeError, match="a cell is str, expected Text"):
+        shown(table)
 
 
 def test_a_transcript_reads_from_the_task_to_the_reward(view: RoundView) -> None:

@@ -19,7 +19,7 @@ import pytest
 
 from schemas.artifact import ArtifactRef
 from schemas.data import DataRecord
-from schemas.errors import InfrastructureError, InputError, IntegrityError, SpecError
+from schemas.errors import InfrastructureError, InputError, IntegrityError, SpecError, WorkspaceBusy
 from schemas.record import Record
 from schemas.rl import RlRecord
 from schemas.sft import SftRecord
@@ -200,7 +200,7 @@ def test_one_writer_at_a_time_and_the_kernel_frees_the_lock(space: Workspace) ->
     holder = child(space, "with space.lock():\n    print('in', flush=True)\n    time.sleep(60)")
     assert holder.stdout is not None
     assert holder.stdout.readline() == "in\n"
-    with pytest.raises(InputError, match=f"process {holder.pid} is running in it"), space.lock():
+    with pytest.raises(WorkspaceBusy, match=f"process {holder.pid} is running in it"), space.lock():
         pass
     holder.kill()
     holder.wait()

@@ -1,0 +1,56 @@
+"""The one table of the terminal: no lines between cells, and words stay whole where the terminal has the room.
+
+Rich narrows columns in proportion and then folds in the middle of a word, so that an id or a name can't be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+GAP = 2  # of a column to the next; rich leaves as much behind the last
+
+
+class Columns(Table):
+    """Cells are `Text`, never markup. A column given as (name, "right") is right-aligned.
+
+    Where the longest words of all columns do not fit beside each other, the longest of them are folded first; nothing is
+    ever cut off.
+    """
+
+    def __init__(self, *columns: str | tuple[str, str], title: Text | None = None) -> None:
+        super().__init__(box=None, header_style="dim", title=title, title_justify="left", pad_edge=False)
+        for column in columns:
+            name, justify = column if isinstance(column, tuple) else (column, "left")
+            self.add_column(Text(name), justify=justify, overflow="fold")  # type: ignore[arg-type]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        cells = [[_checked(cell) for cell in (column.header, *column.cells)] for column in self.columns]
+        for column, width in zip(self.columns, _widths(cells, options.max_width), strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+
+def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
+    """In terminal cells, without the gaps: as wide as the text, or narrowed where most can be taken and no word breaks."""
+    widths = [max(_longest(cell.plain.split("\n")) for cell in column) for column in columns]
+    needs = [max(_longest(cell.plain.split()) for cell in column) for column in columns]
+    while sum(widths) + GAP * len(widths) > room and max(widths) > 1:
+        spare = [width - need for width, need in zip(widths, needs, strict=True)]
+        widest = spare.index(max(spare)) if max(spare) > 0 else widths.index(max(widths))
+        widths[widest] -= 1
+    return widths
+
+
+def _longest(parts: Sequence[str]) -> int:
+    return max((cell_len(part) for part in parts), default=1) or 1
+
+
+def _checked(cell: object) -> Text:
+    if not isinstance(cell, Text):
+        raise TypeError(f"a cell is {type(cell).__name__}, expected Text: a str would be read as markup")
+    return cell
