@@ -195,7 +195,7 @@ def _replay(world: World, level: Any, stage: Any) -> None:
         policies = {"sft": [sft.checkpoint.weights], "rl": [sft.checkpoint.weights], "backflow": [last]}
         every = [bench.equipment.goal.base.weights, sft.checkpoint.weights, last]
         for policy in policies.get(stage, every):
-            policy_folder(bench, policy)
+            policy_folder(bench.context, policy)
 
 
 def of_operation(name: str) -> Operation:

@@ -384,16 +384,15 @@ def _not_again(bench: Bench, batch: Sequence[Trajectory]) -> str | None:
     policy = min(policies)
     if (
         first.sampling.engine == "transformers"
-        and policy_folder(bench, policy) is None
+        and policy_folder(bench.context, policy) is None
         and _step(bench, policy) is None
     ):
         return f"policy {policy[:12]} is neither a checkpoint nor a kept step of its round: a phase behind another one"
     return None
 
 
-def policy_folder(bench: Bench, policy: str) -> Path | None:
+def policy_folder(ctx: Context, policy: str) -> Path | None:
     """The folder of the round's checkpoint with these weights."""
-    ctx = bench.context
     goal, sft, rl = (ctx.workspace.read(ctx.round, stage) for stage in ("goal", "sft", "rl"))
     assert isinstance(goal, GoalRecord)
     if goal.base.weights == policy:
@@ -413,7 +412,7 @@ def _step(bench: Bench, policy: str) -> tuple[Path, Path] | None:
     rl = ctx.workspace.read(ctx.round, "rl")
     if not isinstance(rl, RlRecord) or rl.checkpoint is None or rl.checkpoint.parent is None:
         return None
-    start = policy_folder(bench, rl.checkpoint.parent)
+    start = policy_folder(ctx, rl.checkpoint.parent)
     adapter = find_step(ctx.workspace.open_artifact(rl.artifacts["adapter"]), rl.checkpoint.parent, policy)
     return (start, adapter) if start and adapter else None
 
@@ -421,7 +420,7 @@ def _step(bench: Bench, policy: str) -> tuple[Path, Path] | None:
 def _sampler(bench: Bench, first: Trajectory) -> Sampler:
     """Over the weights of this batch's policy, laid in memory as they were."""
     ctx, sampling, policy = bench.context, first.sampling, _policy(first)
-    folder = policy_folder(bench, policy)
+    folder = policy_folder(ctx, policy)
     if _in_training(bench, first):
         start, adapter = (folder, None) if folder is not None else _step(bench, policy) or (None, None)
         assert start is not None, "_not_again has looked"

@@ -23,8 +23,10 @@ from schemas.bucket import Bucket
 from schemas.errors import InputError, IntegrityError, PinMismatch
 from schemas.goal import GoalRecord
 from schemas.replay import Level, Replay
+from schemas.rl import RlRecord
 from schemas.trajectory import Attempt
 from stages import replay as subject
+from stages.context import Context
 from stages.recorded import Recorded, recorded
 from stages.replay import steady
 from stages.spec import dump_default
@@ -93,6 +95,29 @@ def test_sampling_again_gives_the_same_tokens_or_says_why_not(
     assert {one.same for one in answers if one.stage == "data"} == {True}
     assert all(one.reason for one in answers if one.same is None)
     assert not any(one.infrastructure for one in answers)
+
+
+@pytest.mark.parametrize(("start", "known"), [("champion", True), ("base", False)])
+def test_a_round_that_began_with_an_earlier_champion_has_its_weights_to_sample_with(
+    finished: Finished, tmp_path: Path, start: str, known: bool
+) -> None:
+    """Its rejection samples are of that policy, which no stage of the round itself trained."""
+    root = tmp_path / "loop"
+    shutil.copytree(finished.root, root, symlinks=True)
+    space = Workspace.open(root)
+    rl, promoted, goal = space.read(1, "rl"), space.read(1, "evaluation"), space.read(2, "goal")
+    assert isinstance(rl, RlRecord)
+    assert rl.checkpoint is not None
+    assert promoted is not None
+    assert isinstance(goal, GoalRecord)
+    checkpoint = rl.artifacts["checkpoint"]
+    artifacts = {**promoted.artifacts, "champion": checkpoint.model_copy(update={"name": "champion"})}
+    changes = {"artifacts": artifacts, "champion": rl.checkpoint.weights}
+    (space.folder(1) / "evaluation.json").write_text(promoted.model_copy(update=changes).model_dump_json())
+    spec = goal.spec.model_copy(update={"start": start})
+    (space.folder(2) / "goal.json").write_text(goal.model_copy(update={"spec": spec}).model_dump_json())
+    found = subject.policy_folder(Context(space, 2, spec, tmp_path), rl.checkpoint.weights)
+    assert found == (root / checkpoint.path if known else None)
 
 
 def test_another_observation_is_named_with_its_turn_and_both_sides(
