@@ -29,6 +29,7 @@ from evals.metrics import PerTask, estimate, paired, pass_at_k, pass_shares, rat
 from schemas.backflow import BackflowRecord
 from schemas.errors import PostloopError
 from schemas.evaluation import EvaluationRecord
+from schemas.goal import GoalRecord
 from schemas.metrics import Estimate
 from schemas.record import STAGES
 from schemas.rl import RlRecord
@@ -36,6 +37,7 @@ from schemas.sft import SftRecord
 from schemas.trajectory import Attempt
 from schemas.verdict import Status
 from stages.attempts import read_attempts
+from stages.backflow import measured_again
 from stages.context import Context
 from stages.rounds import key_of
 from stages.spec import load_spec
@@ -190,10 +192,13 @@ def _dump(value: Estimate) -> dict[str, Any]:
 
 
 def buckets_of(space: Workspace, number: int) -> list[dict[str, Any]]:
-    """The buckets of a round, each with what the next round measured of it (None where it has no change)."""
-    record, after = space.read(number, "backflow"), space.read(number + 1, "backflow")
+    """The buckets of a round, each with what the next round measured of it (None where it has no change), by the comparison
+    of this code on what both rounds kept."""
+    record, goal = space.read(number, "backflow"), space.read(number + 1, "goal")
     assert isinstance(record, BackflowRecord)
-    changes = {c.bucket: c for c in after.changes} if isinstance(after, BackflowRecord) else {}
+    changes = {}
+    if isinstance(goal, GoalRecord) and space.has(number + 1, "backflow"):
+        changes = {c.bucket: c for c in measured_again(Context(space, number + 1, goal.spec, cache_folder()))}
     rows = []
     for bucket in record.buckets:
         change = changes.get(bucket.id)

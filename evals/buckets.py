@@ -4,9 +4,11 @@ One half of dev chooses the buckets, the other measures them: a bucket picked be
 chance, so its size on the half that picked it says nothing about a change. Compare a change with those of untreated
 buckets. Rules of both rounds must be the same for a change to mean anything: make `indicators` anew with one rule file.
 
-A change must not come from how much was looked at. Where only a sample of a kind of failure was attributed to the end, the
-sample stands for the kind. What nobody looked at, and what infrastructure lost, may lie in any bucket of its family: the
-verdict on a change holds only if it holds wherever they lie.
+A change must not come from how much was looked at. A cause that some rule decides by the log and by what every failure goes
+through (L0, L1) is compared at that depth in both rounds, whatever was found beyond it in a sample of either. A cause that only
+a sampled experiment shows (a setting, a checkpoint, a harness) is compared by the sample, which stands for its kind. What nobody
+looked at, and what infrastructure lost, may lie in any bucket of its family: the verdict on a change holds only if it holds
+wherever they lie.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any, Literal
 
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
-from evals.rules import decide, route_of, rules_digest
+from evals.rules import asks_for, decide, route_of, rules_digest
 from schemas.attribution import RUNGS, Attribution, Rung
 from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
 from schemas.metrics import Estimate
@@ -27,6 +29,8 @@ from schemas.task import Task
 from schemas.trajectory import Attempt
 from schemas.verdict import Status
 
+# What each failure goes through: the log has what more attempts at a task would tell, where there are enough of them.
+EVERY = frozenset({"again", *(name for name, rung in RUNGS.items() if rung in (Rung.L0, Rung.L1))})
 BAND = 0.05  # an interval of the change within plus and minus this is "unchanged"
 Row = tuple[
     str, float, float, float
@@ -49,12 +53,14 @@ class Half:
     """One half of dev as one policy did it: the evidence of its failures, and what was attempted.
 
     `open`: failures that an experiment which was not made could still give to another bucket; none where all are decided
-    by the log alone, as in both halves of a comparison without attributions.
+    by the log alone, as in both halves of a comparison without attributions. `unfinished`: those of them that lack an
+    experiment which every failure goes through.
     """
 
     evidence: list[Evidence]
     attempted: dict[str, Attempted]
     open: frozenset[str] = frozenset()
+    unfinished: frozenset[str] = frozenset()
 
     @classmethod
     def of(
@@ -100,8 +106,8 @@ def build(
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     grouped = _grouped(choosing.evidence, rules)
-    # As decided so far, like the sizes: only a comparison of rounds has to spread what is still open.
-    chosen, seen = (indicators(replace(half, open=frozenset()), rules) for half in (choosing, measuring))
+    # As decided so far, like the sizes: only a comparison of rounds has to mind what is still open.
+    chosen, seen = (_as_decided(half, rules) for half in (choosing, measuring))
     measured = _by_bucket(measuring.evidence, rules)
     buckets = []
     for identity, members in grouped.items():
@@ -142,14 +148,14 @@ def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequ
     kinds: dict[tuple[str, str], list[Attribution]] = defaultdict(list)
     for one in found:
         by_bucket[bucket_id(one.cause, one.evidence.family)].append(one)
-        kinds[_kind(one.evidence, rules), one.evidence.family].append(one)
+        kinds[_kind(one.evidence, rules).id, one.evidence.family].append(one)
     return [_accounted(bucket, by_bucket[bucket.id], kinds) for bucket in buckets]
 
 
-def _kind(evidence: Evidence, rules: Sequence[Rule]) -> str:
+def _kind(evidence: Evidence, rules: Sequence[Rule]) -> Rule:
     """The rule that would own it if no policy had been asked."""
-    cheap = [name for name in evidence.measured if RUNGS[name] in (Rung.L0, Rung.L1)]  # type: ignore[index]
-    return decide(evidence.model_copy(update={"measured": cheap}), rules).id
+    cheap = [name for name in evidence.measured if name in EVERY]
+    return decide(evidence.model_copy(update={"measured": cheap}), rules)
 
 
 def _accounted(
@@ -196,13 +202,30 @@ def indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket] = ()
     Buckets seen in this half and those in `buckets`: give all, since one that this half never saw is a 0, not a gap.
     Plain JSON data, to be kept for the next round's `changes`. Of attempts that were all lost a task says nothing.
     """
-    weights, unseen = _weights(half, rules)
-    families = {bucket_id(cause, family): family for cause, family in weights}
-    families |= {bucket.id: bucket.family for bucket in buckets}
-    by_id = {bucket_id(*identity): tasks for identity, tasks in weights.items()}
+    more = {(bucket.cause, bucket.family) for bucket in buckets}
+    deep, sampled, every = sampled_causes(rules), _weights(half, rules), _without_a_policy(half, rules)
+    causes = {cause for cause, _ in {*sampled[0], *every[0], *more}}
+    found: Indicators = {}
+    for (weights, unseen), own in ((sampled, causes & deep), (every, causes - deep)):
+        identities = {one for one in {*weights, *more} if one[0] in own}
+        found |= _rows(half, {one: weights.get(one, {}) for one in identities}, unseen)
+    return dict(sorted(found.items()))
+
+
+def sampled_causes(rules: Sequence[Rule]) -> set[str]:
+    """Causes that no rule decides without an experiment which only a sample of the failures gets."""
+    return {rule.cause for rule in rules} - {rule.cause for rule in rules if asks_for(rule) <= EVERY}
+
+
+def _as_decided(half: Half, rules: Sequence[Rule]) -> Indicators:
+    weights, unseen = _weights(replace(half, open=frozenset()), rules)
+    return _rows(half, weights, unseen)
+
+
+def _rows(half: Half, weights: Mapping[tuple[str, str], Mapping[str, float]], unseen: Unseen) -> Indicators:
     return {
-        bucket: _indicator(half, family, bucket, by_id.get(bucket, {}), unseen)
-        for bucket, family in sorted(families.items())
+        bucket_id(cause, family): _indicator(half, family, bucket_id(cause, family), tasks, unseen)
+        for (cause, family), tasks in sorted(weights.items())
     }
 
 
@@ -215,7 +238,7 @@ def _weights(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], C
     """(cause, family) -> task -> failures, and what nobody looked at. An open failure is spread over the causes that closed
     ones of its kind (rule by log and cheap rungs, family) came to."""
     causes = {e.trajectory: decide(e, rules).cause for e in half.evidence}
-    kinds = {e.trajectory: (_kind(e, rules), e.family) for e in half.evidence} if half.open else {}
+    kinds = {e.trajectory: (_kind(e, rules).id, e.family) for e in half.evidence} if half.open else {}
     closed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for e in half.evidence:
         if half.open and e.trajectory not in half.open:
@@ -228,6 +251,18 @@ def _weights(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], C
             unseen[e.task_id].append(bucket_id(causes[e.trajectory], e.family))
         for cause, n in (like or Counter({causes[e.trajectory]: 1})).items():
             weights[cause, e.family][e.task_id] += n / (like or Counter(one=1)).total()  # type: ignore[assignment]
+    return weights, unseen
+
+
+def _without_a_policy(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
+    """The same by what every failure went through; of one that did not, nobody knows."""
+    weights: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    unseen: dict[str, list[str]] = defaultdict(list)
+    for e in half.evidence:
+        cause = _kind(e, rules).cause
+        weights[cause, e.family][e.task_id] += 1
+        if e.trajectory in half.unfinished:
+            unseen[e.task_id].append(bucket_id(cause, e.family))
     return weights, unseen
 
 

@@ -205,6 +205,12 @@ class _Facts:
         return (None, unknown) if unknown else (True, [])
 
 
+def asks_for(rule: Rule) -> set[ExperimentName]:
+    """The experiments without which it can't match."""
+    fields = (field for name, wanted in rule.when.items() for field in (name, *operands(wanted)))
+    return {FILLED_BY[field] for field in fields if field in FILLED_BY and field not in LOGGED}
+
+
 def route_of(rules: Sequence[Rule], cause: str) -> Route:
     """The one route of a cause. InputError for a cause that no rule has."""
     for rule in rules:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from environments.bundles import Bundle
 from environments.sources.splits import order
-from evals.buckets import Half, account, attempted, build, changes, indicators, treat
+from evals.buckets import EVERY, Half, account, attempted, build, changes, indicators, treat
 from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
@@ -140,7 +141,8 @@ def _half(attempts: list[Attempt], tasks: list[Task], found: list[Attribution]) 
     names = {attempt.trajectory.id for attempt in own}
     here = [one for one in found if one.trajectory in names]
     open_ = frozenset(one.trajectory for one in here if one.undecided)
-    return Half([one.evidence for one in here], attempted(own), open_)
+    unfinished = frozenset(one.trajectory for one in here if EVERY.intersection(one.undecided))
+    return Half([one.evidence for one in here], attempted(own), open_, unfinished)
 
 
 def write_attributions(folder: Path, found: Sequence[Attribution]) -> None:
@@ -190,6 +192,16 @@ def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:
     return [attempt for attempt in attempts if attempt.trajectory.task_id in names]
 
 
+def measured_again(ctx: Context) -> list[BucketChange]:
+    """What a finished round says of the last one's buckets, made anew from what both kept: by the comparison of this code."""
+    record: BackflowRecord = ctx.record("backflow")
+    attempts = read_attempts(ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet")
+    found = read_attributions(ctx.workspace.open_artifact(record.artifacts["attributions"]))
+    _, tasks = halves([task for task in load_tasks(ctx) if task.split is Split.DEV])
+    known, rules = {task.id: task for task in tasks}, _rules(ctx.record("goal"))
+    return _changes(ctx, attempts, _half(attempts, tasks, found), known, rules)
+
+
 def _changes(
     ctx: Context, attempts: list[Attempt], measuring: Half, known: dict[str, Task], rules: list[Rule]
 ) -> list[BucketChange]:
@@ -227,8 +239,5 @@ def _changes(
 
 def _covered(half: Half, origins: dict[str, int]) -> Half:
     """The same half under the coverage of another round."""
-    return Half(
-        [e.model_copy(update={"trained_origins": origins.get(e.family, 0)}) for e in half.evidence],
-        half.attempted,
-        half.open,
-    )
+    recounted = [e.model_copy(update={"trained_origins": origins.get(e.family, 0)}) for e in half.evidence]
+    return replace(half, evidence=recounted)

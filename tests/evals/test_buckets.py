@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from evals.buckets import Half, build, central, changes, indicators
+from evals.buckets import Half, build, central, changes, indicators, sampled_causes
 from evals.rules import load_rules, rules_digest
 from schemas.attribution import FILLS, RUNGS, Rung
 from schemas.bucket import Route, bucket_id
@@ -157,6 +158,48 @@ def test_failures_that_nobody_looked_at_prove_no_repair(half):
 def test_failures_that_were_looked_at_and_are_others_do(half):
     found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 24, lost_at="never"))
     assert found[LOST_IN_RL] == (1.0, 0.0, "shrank")
+
+
+PLAIN = bucket_id("knowledge_missing", "repair.value")
+
+
+def test_what_every_failure_went_through_is_compared_whatever_a_sample_found_beyond(half):
+    """No sampled experiment was made, or for other failures: at the depth of all of them nothing changed, or all did."""
+    none, some = looked_at(half, "m", 0), looked_at(half, "m", 24, lost_at="rl")
+    gone = half([["pass"] * 4] * 40, prefix="m")
+    then = build(looked_at(half, "c", 0), none, RULES)
+    for before, now, expected in ((none, gone, "shrank"), (some, gone, "shrank"), (some, none, "not enough evidence")):
+        numbers = (indicators(one, RULES, then) for one in (before, now))
+        (found,) = [one for one in changes(then, *numbers) if one.bucket == PLAIN]
+        assert (found.before.value, found.verdict) == (1.0, expected)
+    assert found.difference.value == 0.0
+
+
+def test_a_failure_that_has_not_been_through_it_all_may_lie_anywhere(half):
+    all_, gone = looked_at(half, "m", 0), half([["unchanged"] * 4] * 40, prefix="m")
+    then = build(looked_at(half, "c", 0), all_, RULES)
+    for unfinished, verdict in ((set(), "shrank"), ({e.trajectory for e in gone.evidence}, "not enough evidence")):
+        now = replace(gone, open=frozenset(unfinished), unfinished=frozenset(unfinished))
+        (found,) = [
+            one
+            for one in changes(then, indicators(all_, RULES, then), indicators(now, RULES, then))
+            if one.bucket == PLAIN
+        ]
+        assert (found.after.value, found.verdict) == (0.0, verdict)
+
+
+def test_causes_of_a_sample_are_those_that_only_its_experiments_show(half):
+    deep = sampled_causes(RULES)
+    assert {"wrong_setting", "lost_in_rl", "forgetting", "untrained", "harness_overfit", "needs_hint"} <= deep
+    assert not deep & {
+        "knowledge_missing",
+        "rare_success",
+        "returns_unchanged",
+        "drift",
+        "no_room",
+        "tokenizer",
+        "unstable",
+    }
 
 
 def test_attempts_that_infrastructure_lost_prove_no_repair(half):
