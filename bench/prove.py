@@ -258,7 +258,14 @@ def _ablation(work: Path, out: Path) -> list[str]:
 
 def _says_ablation(r: dict[str, Any]) -> str:
     held, routed = r["with_minus_without"]["held_out"]["difference"], r["routed_buckets_smaller"]
-    return f"held_out {share(held, signed=True)}; routed buckets smaller {routed['smaller']} of {routed['of']}"
+    dev = r["with_minus_without_on_dev"]
+    told = [
+        f"dev, {side} families {share(dev[side]['difference'], signed=True)}"
+        for side in ("treated", "untreated")
+        if side in dev
+    ]
+    told += [f"held_out {share(held, signed=True)}", f"routed buckets smaller {routed['smaller']} of {routed['of']}"]
+    return "; ".join(told)
 
 
 def _label(work: Path, out: Path) -> list[str]:
