@@ -80,11 +80,11 @@ def command(function: Callable[..., Any], group: typer.Typer = app, name: str | 
         except OSError as error:
             if debug:
                 traceback.print_exc()
-            name = f" {error.filename}:" if error.filename else ""
-            print(
-                f"postloop:{name} {error.strerror or error}; free or repair it, then run the command again",
-                file=sys.stderr,
-            )
+            name = f"{error.filename}: " if error.filename else ""
+            line = f"{name}{error.strerror or error}; free or repair it, then run the command again"
+            print(f"postloop: {line}", file=sys.stderr)
+            if kwargs.get("as_json"):
+                print_json({"ok": False, "problems": [line], "exit_code": EXIT_INFRASTRUCTURE})
             raise typer.Exit(EXIT_INFRASTRUCTURE) from None
         except KeyboardInterrupt:
             print(STOPPED, file=sys.stderr)

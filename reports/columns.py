@@ -19,7 +19,7 @@ class Columns(Table):
     """Cells are `Text`, never markup. A column given as (name, "right") is right-aligned.
 
     Where the longest words of all columns do not fit beside each other, the longest of them are folded first; nothing is
-    ever cut off.
+    cut off where a column has three cells of the terminal or more.
     """
 
     def __init__(self, *columns: str | tuple[str, str], title: Text | None = None) -> None:
@@ -37,8 +37,8 @@ class Columns(Table):
 
 def _widths(columns: Sequence[Sequence[Text]], room: int) -> list[int]:
     """In terminal cells, without the gaps: as wide as the text, or narrowed where most can be taken and no word breaks."""
-    widths = [max(_longest(cell.plain.split("\n")) for cell in column) for column in columns]
-    needs = [max(_longest(cell.plain.split()) for cell in column) for column in columns]
+    widths = [min(room, max(_longest(cell.plain.split("\n")) for cell in column)) for column in columns]
+    needs = [min(room, max(_longest(cell.plain.split()) for cell in column)) for column in columns]
     while sum(widths) + GAP * len(widths) > room and max(widths) > 1:
         spare = [width - need for width, need in zip(widths, needs, strict=True)]
         widest = spare.index(max(spare)) if max(spare) > 0 else widths.index(max(widths))
