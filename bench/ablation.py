@@ -154,10 +154,12 @@ def _side_by_side(ours: PerTask, theirs: PerTask) -> Outcomes:
 
 def compared(seeds: Sequence[dict[str, Any]], policy: str) -> dict[str, Any]:
     """Suite -> policies of round 2, with minus without, pooled over the seeds."""
-    return {
-        suite: _difference([(one["seed"], one["outcomes"][policy][suite]) for one in seeds], seeds[0]["how"])
+    rows = {
+        suite: [(one["seed"], one["outcomes"][policy][suite]) for one in seeds]
         for suite in seeds[0]["outcomes"][policy]
     }
+    # A round may have skipped its training: then there is no such policy to compare.
+    return {suite: _difference(own, seeds[0]["how"]) for suite, own in rows.items() if any(tasks for _, tasks in own)}
 
 
 def compared_on_dev(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -235,7 +237,10 @@ def read_seed(path: Path) -> dict[str, Any]:
 def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     if len({(one["template"], json.dumps(one["how"])) for one in seeds}) != 1:
         raise InputError("the seeds are of several templates or intervals; read files of one")
-    if len({tuple(sorted(one["outcomes"]["final"])) for one in seeds}) != 1:
+    if (
+        len({json.dumps({policy: sorted(own) for policy, own in sorted(one["outcomes"].items())}) for one in seeds})
+        != 1
+    ):
         raise InputError("the seeds were measured on different suites; read files of one spec")
     if len({one["seed"] for one in seeds}) != len(seeds):
         raise InputError("a seed is given twice; read each once")

@@ -4,11 +4,10 @@ One half of dev chooses the buckets, the other measures them: a bucket picked be
 chance, so its size on the half that picked it says nothing about a change. Compare a change with those of untreated
 buckets. Rules of both rounds must be the same for a change to mean anything: make `indicators` anew with one rule file.
 
-A change must not come from how much was looked at. A cause that some rule decides by the log and by what every failure goes
-through (L0, L1) is compared at that depth in both rounds, whatever was found beyond it in a sample of either. A cause that only
-a sampled experiment shows (a setting, a checkpoint, a harness) is compared by the sample, which stands for its kind. What nobody
-looked at, and what infrastructure lost, may lie in any bucket of its family: the verdict on a change holds only if it holds
-wherever they lie.
+A change must not come from how much was looked at. Where only a sample of a kind of failure was attributed to the end, the
+sample stands for the kind; what nobody looked at, and what infrastructure lost, may lie in any bucket of its family, and a
+verdict holds if it holds wherever they lie. With few experiments none could. So there is a second way to "shrank" or "grew":
+what was found says so, and so does, wherever the lost lie, what every failure of both rounds went through (the log, L0 and L1).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Literal
 
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
-from evals.rules import asks_for, decide, route_of, rules_digest
+from evals.rules import asks_for, decide, route_of, rules_digest, still_open
 from schemas.attribution import RUNGS, Attribution, Rung
 from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
 from schemas.metrics import Estimate
@@ -31,6 +30,8 @@ from schemas.verdict import Status
 
 # What each failure goes through: the log has what more attempts at a task would tell, where there are enough of them.
 EVERY = frozenset({"again", *(name for name, rung in RUNGS.items() if rung in (Rung.L0, Rung.L1))})
+Verdict = Literal["shrank", "unchanged", "grew", "not enough evidence"]
+NOT_ENOUGH: Verdict = "not enough evidence"
 BAND = 0.05  # an interval of the change within plus and minus this is "unchanged"
 Row = tuple[
     str, float, float, float
@@ -52,15 +53,13 @@ class Attempted:
 class Half:
     """One half of dev as one policy did it: the evidence of its failures, and what was attempted.
 
-    `open`: failures that an experiment which was not made could still give to another bucket; none where all are decided
-    by the log alone, as in both halves of a comparison without attributions. `unfinished`: those of them that lack an
-    experiment which every failure goes through.
+    `by_log`: no experiment was made, and all are decided by the log, as in both halves of a comparison without attributions.
+    Else a failure is open while the rules ask for an experiment that could give it to another bucket and was not made.
     """
 
     evidence: list[Evidence]
     attempted: dict[str, Attempted]
-    open: frozenset[str] = frozenset()
-    unfinished: frozenset[str] = frozenset()
+    by_log: bool = False
 
     @classmethod
     def of(
@@ -71,7 +70,7 @@ class Half:
         flipped: Collection[str] = (),
     ) -> Half:
         """See evals.evidence.collect for the arguments."""
-        return cls(collect(attempts, tasks, trained_origins, flipped), attempted(attempts))
+        return cls(collect(attempts, tasks, trained_origins, flipped), attempted(attempts), by_log=True)
 
     def scored(self, family: str) -> int:
         return sum(task.scored for task in self.attempted.values() if task.family == family)
@@ -154,8 +153,12 @@ def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequ
 
 def _kind(evidence: Evidence, rules: Sequence[Rule]) -> Rule:
     """The rule that would own it if no policy had been asked."""
-    cheap = [name for name in evidence.measured if name in EVERY]
-    return decide(evidence.model_copy(update={"measured": cheap}), rules)
+    return decide(_plain(evidence), rules)
+
+
+def _plain(evidence: Evidence) -> Evidence:
+    """As it was before a policy was asked."""
+    return evidence.model_copy(update={"measured": [name for name in evidence.measured if name in EVERY]})
 
 
 def _accounted(
@@ -202,14 +205,14 @@ def indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket] = ()
     Buckets seen in this half and those in `buckets`: give all, since one that this half never saw is a 0, not a gap.
     Plain JSON data, to be kept for the next round's `changes`. Of attempts that were all lost a task says nothing.
     """
-    more = {(bucket.cause, bucket.family) for bucket in buckets}
-    deep, sampled, every = sampled_causes(rules), _weights(half, rules), _without_a_policy(half, rules)
-    causes = {cause for cause, _ in {*sampled[0], *every[0], *more}}
-    found: Indicators = {}
-    for (weights, unseen), own in ((sampled, causes & deep), (every, causes - deep)):
-        identities = {one for one in {*weights, *more} if one[0] in own}
-        found |= _rows(half, {one: weights.get(one, {}) for one in identities}, unseen)
-    return dict(sorted(found.items()))
+    return _rows(half, *_weights(half, rules, _open(half, rules)), buckets)
+
+
+def plain_indicators(half: Half, rules: Sequence[Rule], buckets: Iterable[Bucket]) -> Indicators:
+    """The same by what every failure went through, of the buckets whose cause some rule decides by that."""
+    own = [bucket for bucket in buckets if bucket.cause not in sampled_causes(rules)]
+    found = _rows(half, *_without_a_policy(half, rules), own)
+    return {bucket.id: found[bucket.id] for bucket in own}
 
 
 def sampled_causes(rules: Sequence[Rule]) -> set[str]:
@@ -218,14 +221,20 @@ def sampled_causes(rules: Sequence[Rule]) -> set[str]:
 
 
 def _as_decided(half: Half, rules: Sequence[Rule]) -> Indicators:
-    weights, unseen = _weights(replace(half, open=frozenset()), rules)
-    return _rows(half, weights, unseen)
+    return _rows(half, *_weights(half, rules, frozenset()))
 
 
-def _rows(half: Half, weights: Mapping[tuple[str, str], Mapping[str, float]], unseen: Unseen) -> Indicators:
+def _open(half: Half, rules: Sequence[Rule]) -> frozenset[str]:
+    return frozenset() if half.by_log else frozenset(e.trajectory for e in half.evidence if still_open(e, rules))
+
+
+def _rows(
+    half: Half, weights: Mapping[tuple[str, str], Mapping[str, float]], unseen: Unseen, more: Iterable[Bucket] = ()
+) -> Indicators:
+    identities = {*weights, *((bucket.cause, bucket.family) for bucket in more)}
     return {
-        bucket_id(cause, family): _indicator(half, family, bucket_id(cause, family), tasks, unseen)
-        for (cause, family), tasks in sorted(weights.items())
+        bucket_id(*one): _indicator(half, one[1], bucket_id(*one), weights.get(one, {}), unseen)
+        for one in sorted(identities)
     }
 
 
@@ -234,20 +243,22 @@ Unseen = Mapping[
 ]  # task id -> for each failure that nobody looked at the bucket that it lies in for now
 
 
-def _weights(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
+def _weights(
+    half: Half, rules: Sequence[Rule], open_: Collection[str]
+) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
     """(cause, family) -> task -> failures, and what nobody looked at. An open failure is spread over the causes that closed
     ones of its kind (rule by log and cheap rungs, family) came to."""
     causes = {e.trajectory: decide(e, rules).cause for e in half.evidence}
-    kinds = {e.trajectory: (_kind(e, rules).id, e.family) for e in half.evidence} if half.open else {}
+    kinds = {e.trajectory: (_kind(e, rules).id, e.family) for e in half.evidence} if open_ else {}
     closed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for e in half.evidence:
-        if half.open and e.trajectory not in half.open:
+        if open_ and e.trajectory not in open_:
             closed[kinds[e.trajectory]][causes[e.trajectory]] += 1
     weights: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     unseen: dict[str, list[str]] = defaultdict(list)
     for e in half.evidence:
-        like = closed.get(kinds[e.trajectory]) if e.trajectory in half.open else None
-        if e.trajectory in half.open and like is None:
+        like = closed.get(kinds[e.trajectory]) if e.trajectory in open_ else None
+        if e.trajectory in open_ and like is None:
             unseen[e.task_id].append(bucket_id(causes[e.trajectory], e.family))
         for cause, n in (like or Counter({causes[e.trajectory]: 1})).items():
             weights[cause, e.family][e.task_id] += n / (like or Counter(one=1)).total()  # type: ignore[assignment]
@@ -255,23 +266,34 @@ def _weights(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], C
 
 
 def _without_a_policy(half: Half, rules: Sequence[Rule]) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
-    """The same by what every failure went through; of one that did not, nobody knows."""
+    """The same by what every failure went through; of one that did not, nobody knows. What the rules of now ask for counts,
+    not what was asked for when it was attributed."""
     weights: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     unseen: dict[str, list[str]] = defaultdict(list)
-    for e in half.evidence:
-        cause = _kind(e, rules).cause
+    for e in map(_plain, half.evidence):
+        cause = decide(e, rules).cause
         weights[cause, e.family][e.task_id] += 1
-        if e.trajectory in half.unfinished:
+        if not half.by_log and EVERY & still_open(e, rules):
             unseen[e.task_id].append(bucket_id(cause, e.family))
     return weights, unseen
 
 
+def compare(
+    previous: Sequence[Bucket], then: Half, now: Half, rules: Sequence[Rule], **options: Any
+) -> list[BucketChange]:
+    """`changes` of the measuring half, then and now, by the rules of now. `options` as there."""
+    found = (indicators(half, rules, previous) for half in (then, now))
+    plain = plain_indicators(then, rules, previous), plain_indicators(now, rules, previous)
+    return changes(previous, *found, plain=plain, **options)
+
+
 def changes(
     previous: Sequence[Bucket],
-    before: Mapping[str, Mapping[str, Row]],
-    after: Mapping[str, Mapping[str, Row]],
+    before: Indicators,
+    after: Indicators,
     treated: Collection[str] = (),
     *,
+    plain: tuple[Indicators, Indicators] = ({}, {}),
     blind: Collection[str] = (),
     resamples: int = RESAMPLES,
     confidence: float = CONFIDENCE,
@@ -282,19 +304,21 @@ def changes(
     `before`, `after`: `indicators` of the measuring half then and now, both with `buckets=previous`. `treated`: ids
     that got material, beside those whose bucket says so. Shrank: the interval of after - before lies below 0, also with
     the most that after and the least that before may be; grew: above, the other way round; unchanged: within plus and
-    minus 0.05; else not enough evidence. Buckets without a share are left out. `blind`: causes that this round could
-    not have seen at all, such as a verifier's hole without an audit.
+    minus 0.05; else not enough evidence. `plain`: the same two by `plain_indicators`; where the worst case leaves it open, what
+    was found and these have to agree. Buckets without a share are left out. `blind`: causes that this round could not have
+    seen at all, such as a verifier's hole without an audit.
     """
     how: dict[str, Any] = {"resamples": resamples, "confidence": confidence, "seed": seed}
     found = []
     for bucket in previous:
         if bucket.share.value is None:
             continue
-        then, fewest, most_then = (_column(before.get(bucket.id, {}), place) for place in (1, 2, 3))
-        now, fewest_now, most = (_column(after.get(bucket.id, {}), place) for place in (1, 2, 3))
+        then, now = (_column(half.get(bucket.id, {}), 1) for half in (before, after))
         shared = sorted(then.keys() & now.keys())
         difference = paired(now, then, **how)
-        worst, best = paired(most, fewest, **how), paired(fewest_now, most_then, **how)
+        verdict = _verdict(difference, *_bounds(bucket.id, before, after, how))
+        if verdict == NOT_ENOUGH:
+            verdict = _agreed(difference, _plain_verdict(bucket.id, plain, how))
         found.append(
             BucketChange(
                 bucket=bucket.id,
@@ -304,7 +328,7 @@ def changes(
                 before=estimate([then[task] for task in shared], **how),
                 after=estimate([now[task] for task in shared], **how),
                 difference=difference,
-                verdict="not enough evidence" if bucket.cause in blind else _verdict(difference, worst, best),
+                verdict=NOT_ENOUGH if bucket.cause in blind else verdict,
             )
         )
     return found
@@ -394,13 +418,33 @@ def _usual(matched: Sequence[Rule], rules: Sequence[Rule]) -> str:
     return min(counts, key=lambda name: (-counts[name], order.index(name)))
 
 
-def _verdict(
-    difference: Estimate, worst: Estimate, best: Estimate
-) -> Literal["shrank", "unchanged", "grew", "not enough evidence"]:
+def _bounds(bucket: str, before: Indicators, after: Indicators, how: dict[str, Any]) -> tuple[Estimate, Estimate]:
+    """The difference at the most and at the least that what is not known could add to it."""
+    (fewest_then, most_then), (fewest, most) = (
+        [_column(half.get(bucket, {}), place) for place in (2, 3)] for half in (before, after)
+    )
+    return paired(most, fewest_then, **how), paired(fewest, most_then, **how)
+
+
+def _plain_verdict(bucket: str, plain: tuple[Indicators, Indicators], how: dict[str, Any]) -> Verdict:
+    before, after = plain
+    then, now = (_column(half.get(bucket, {}), 1) for half in (before, after))
+    return _verdict(paired(now, then, **how), *_bounds(bucket, before, after, how))
+
+
+def _agreed(difference: Estimate, plain: Verdict) -> Verdict:
+    """What was found (its interval) and the depth of all failures say the same."""
+    low, high = difference.low, difference.high
+    if low is None or high is None:
+        return NOT_ENOUGH
+    return plain if (plain == "shrank" and high < 0) or (plain == "grew" and low > 0) else NOT_ENOUGH
+
+
+def _verdict(difference: Estimate, worst: Estimate, best: Estimate) -> Verdict:
     """`worst`, `best`: the difference at the most and the least that what is not known could add to it."""
     bounds = (difference.low, difference.high, worst.low, worst.high, best.low, best.high)
     if any(bound is None for bound in bounds):
-        return "not enough evidence"
+        return NOT_ENOUGH
     low, high, _, worst_high, best_low, _ = (bound or 0.0 for bound in bounds)
     if high < 0 and worst_high < 0:
         return "shrank"
@@ -408,4 +452,4 @@ def _verdict(
         return "grew"
     if best_low >= -BAND and worst_high <= BAND and low >= -BAND and high <= BAND:
         return "unchanged"
-    return "not enough evidence"
+    return NOT_ENOUGH

@@ -183,6 +183,13 @@ def open_questions(evidence: Evidence, rules: Sequence[Rule], also: Collection[s
     return wanted
 
 
+def still_open(evidence: Evidence, rules: Sequence[Rule]) -> set[ExperimentName]:
+    """`open_questions`, with what the log tells too little of taken as unknown: no audit, or too few attempts at the task."""
+    both: tuple[ExperimentName, ...] = ("audit", "again")
+    thin = [name for name in both if name not in evidence.measured]
+    return open_questions(evidence, rules, [field for name in thin for field in FILLS[name]])
+
+
 @dataclass(frozen=True)
 class _Facts:
     """Plain values, and the names of those that are not known."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from functools import wraps
@@ -71,8 +71,7 @@ def command(function: Callable[..., Any], group: typer.Typer = app, name: str | 
         except PostloopError as error:
             _report(error, debug)
             if kwargs.get("as_json"):
-                lines = error.problems if isinstance(error, SpecError) else [str(error)]
-                print_json({"ok": False, "problems": lines, "exit_code": error.exit_code})
+                _refuse_in_json(error.problems if isinstance(error, SpecError) else [str(error)], error.exit_code)
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:  # whoever reads our output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -80,11 +79,11 @@ def command(function: Callable[..., Any], group: typer.Typer = app, name: str | 
         except OSError as error:
             if debug:
                 traceback.print_exc()
-            name = f"{error.filename}: " if error.filename else ""
-            line = f"{name}{error.strerror or error}; free or repair it, then run the command again"
-            print(f"postloop: {line}", file=sys.stderr)
-            if kwargs.get("as_json"):
-                print_json({"ok": False, "problems": [line], "exit_code": EXIT_INFRASTRUCTURE})
+            name = f" {error.filename}:" if error.filename else ""
+            print(
+                f"postloop:{name} {error.strerror or error}; free or repair it, then run the command again",
+                file=sys.stderr,
+            )
             raise typer.Exit(EXIT_INFRASTRUCTURE) from None
         except KeyboardInterrupt:
             print(STOPPED, file=sys.stderr)
@@ -100,6 +99,11 @@ def _report(error: PostloopError, debug: bool) -> None:
     lines = error.problems if isinstance(error, SpecError) else [f"postloop: {error}"]
     for line in lines:
         print(line, file=sys.stderr)
+
+
+def _refuse_in_json(problems: Sequence[str], code: int) -> None:
+    with suppress(OSError):  # stderr has it
+        print_json({"ok": False, "problems": problems, "exit_code": code})
 
 
 def _open(workspace: Path) -> Any:
@@ -148,7 +152,7 @@ def check(workspace: Folder = HERE, as_json: AsJson = False, debug: Debug = Fals
         spec = load_spec(space.root / "goal.yaml")
     except SpecError as error:
         if as_json:
-            print_json({"ok": False, "problems": error.problems})
+            _refuse_in_json(error.problems, EXIT_INPUT)
         else:
             _report(error, debug)
         return EXIT_INPUT
@@ -492,6 +496,8 @@ def main() -> None:
         told = " ".join(str(error.format_message()).split()).rstrip(".")
         asked = error.ctx.command_path if error.ctx else "postloop"
         print(f"postloop: {told}; see: {asked} --help", file=sys.stderr)
+        if "--json" in sys.argv:
+            _refuse_in_json([f"{told}; see: {asked} --help"], EXIT_INPUT)
         sys.exit(EXIT_INPUT)
     sys.exit(code or EXIT_DONE)
 

@@ -46,5 +46,5 @@ def compare(
         )
         for one in sorted(found.buckets, key=lambda one: (one.change, one.family))
     ]
-    show_table("buckets", ("", "id", "cause", "family", "route", *rounds), buckets)
+    show_table("buckets", ("", "id", "cause", "family", "route", *rounds), buckets, whole=("id",))
     return EXIT_DONE

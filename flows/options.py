@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,13 +28,17 @@ def display(renderable: Any) -> None:
     Console().print(renderable)
 
 
-def show_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Cells are text, never markup: names and reasons come out of sandboxes."""
+def show_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], whole: Collection[str] = ()
+) -> None:
+    """Cells are text, never markup: names and reasons come out of sandboxes. `whole`: columns whose words are folded last,
+    as ids are copied."""
     from rich.text import Text
 
     from reports.columns import Columns
+    from reports.text import visible
 
-    table = Columns(*columns, title=Text(title, "bold"))
+    table = Columns(*columns, title=Text(visible(title), "bold"), whole=whole)
     for row in rows:
-        table.add_row(*(Text(str(value)) for value in row))
+        table.add_row(*(Text(visible(str(value))) for value in row))
     display(table)

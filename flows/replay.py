@@ -115,7 +115,9 @@ def _show(found: Sequence[Any]) -> None:
     for level, answers in by_level.items():
         rows = [_row(one) for one in answers if not one.same or len(answers) <= LISTED]
         if rows:
-            show_table(f"replay {level}", ("attempt", "round", "answer", "where", "recorded", "now"), rows)
+            show_table(
+                f"replay {level}", ("attempt", "round", "answer", "where", "recorded", "now"), rows, whole=("attempt",)
+            )
         counts = Counter(
             "identical" if one.same else "not compared" if one.same is None else "different" for one in answers
         )

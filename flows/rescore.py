@@ -122,7 +122,7 @@ def _rounds(there: Sequence[int], asked: str | None) -> list[int]:
     gone = [number for number in (low, high) if number not in there]
     if gone or low > high:
         what = f"there is no round {gone[0]}" if gone else "ends before it begins"
-        raise InputError(f"--rounds {asked}: {what}; rounds: {there[0]}..{there[-1]}")
+        raise InputError(f"--rounds {asked}: {what}; rounds: {', '.join(map(str, there))}")
     return [number for number in there if low <= number <= high]
 
 
@@ -192,7 +192,7 @@ def show(outcome: Outcome, dry_run: bool) -> None:
         for one in record.flips[:LISTED]
     ]  # fmt: skip
     columns = ("attempt", "round", "was", "is", "because")
-    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows)
+    show_table(f"{len(record.flips)} flips" + _more(len(record.flips)), columns, rows, whole=("attempt",))
     for task in list(record.proofs.values())[:LISTED]:
         print(f"no longer proven as recorded: {task}")
     if record.unjudged:
@@ -208,7 +208,8 @@ def show(outcome: Outcome, dry_run: bool) -> None:
         for one in uses
     ]  # fmt: skip
     show_table(
-        f"stale now: {told}" + _more(len(shown)), ("use", "round", "what", "advantage", "step"), shown[:LISTED]
+        f"stale now: {told}" + _more(len(shown)), ("use", "round", "what", "advantage", "step"), shown[:LISTED],
+        whole=("use", "what"),
     )  # fmt: skip
     if steps:
         show_table(

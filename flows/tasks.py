@@ -239,7 +239,9 @@ def list_(
         print_json(rows)
         return EXIT_DONE
     columns = ("id", "family", "split", "quarantined")
-    show_table(f"{len(rows)} tasks", columns, [[row[column] or "" for column in columns] for row in rows])
+    show_table(
+        f"{len(rows)} tasks", columns, [[row[column] or "" for column in columns] for row in rows], whole=("id",)
+    )
     return EXIT_DONE
 
 

@@ -87,7 +87,7 @@ def import_(
         print_json([{**entry.model_dump(mode="json"), "new": entry.id in new} for entry in entries])
         return EXIT_DONE
     rows = [(e.id, "new" if e.id in new else "known", e.version, e.agent, e.steps, e.source) for e in entries[:LISTED]]
-    show_table("foreign trajectories", ("id", "", "version", "agent", "steps", "file"), rows)
+    show_table("foreign trajectories", ("id", "", "version", "agent", "steps", "file"), rows, whole=("id",))
     print(f"{len(entries)} trajectories, {len(new)} new; `postloop show ID --atif` prints one")
     return EXIT_DONE
 

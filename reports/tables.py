@@ -206,7 +206,9 @@ def failures(
     `examples`: trajectory id -> attempt, for what went wrong in the example. `view`: adds the shares of earlier rounds, what
     experiments took and left open, and the material with the person who decided about it.
     """
-    table = Columns("id", "cause / family", ("size", "right"), ("share", "right"), ("measured", "right"), "route")
+    table = Columns(
+        "id", "cause / family", ("size", "right"), ("share", "right"), ("measured", "right"), "route", whole=("id",)
+    )
     for bucket in buckets:
         table.add_row(
             Text(bucket.id),

@@ -21,9 +21,9 @@ from environments.bundles import Bundle
 from evals.contamination import all_copied
 from evals.evidence import audited, collect
 from evals.panel import Panel
-from evals.rules import complete, decide, holding, open_questions
+from evals.rules import complete, decide, holding, still_open
 from evals.verify import Verifier
-from schemas.attribution import FILLS, RUNGS, Attribution, Cost, Experiment, ExperimentName, Rung
+from schemas.attribution import RUNGS, Attribution, Cost, Experiment, ExperimentName, Rung
 from schemas.bucket import Evidence, Rule
 from schemas.errors import InfrastructureError, InputError
 from schemas.goal import GoalRecord, RuntimeSpec
@@ -56,7 +56,7 @@ def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rule
     began_s, left, chosen = _cpu_s(), lab.spec.attempts, set[str]()
     order = list(EXPERIMENTS)
     for place, name in enumerate(order):
-        asking = [case for case in cases if name in _open(lab, case.evidence, rules)]
+        asking = [case for case in cases if name in still_open(case.evidence, rules)]
         if name in SAMPLES:
             costly = [case for case in asking if attempts_needed(lab, name, [case])]
             free = [case for case in asking if not attempts_needed(lab, name, [case])]  # only said to be impossible
@@ -67,7 +67,7 @@ def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rule
         _run(lab, name, asking)
         left -= sum(case.experiments[-1].attempts for case in asking if case.experiments[-1].name == name)
     lab.bench.context.progress("attribution", len(order), len(order))
-    return [_answer(lab, case, rules) for case in cases]
+    return [_answer(case, rules) for case in cases]
 
 
 def _run(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> None:
@@ -85,12 +85,6 @@ def _begun(lab: Lab, attempt: Attempt, evidence: Evidence) -> Evidence:
     known = {"audit"} if audited(attempt) or lab.bench.audit is None else set()
     known |= {"again"} if evidence.task_attempts >= lab.spec.k else set()
     return evidence.model_copy(update={"measured": sorted(known)})
-
-
-def _open(lab: Lab, evidence: Evidence, rules: Sequence[Rule]) -> set[ExperimentName]:
-    both: tuple[ExperimentName, ...] = ("audit", "again")
-    thin = [name for name in both if name not in evidence.measured]
-    return open_questions(evidence, rules, [field for name in thin for field in FILLS[name]])
 
 
 def _sampled(lab: Lab, asking: Sequence[Case], rules: Sequence[Rule], chosen: set[str]) -> list[Case]:
@@ -125,9 +119,9 @@ def _cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _answer(lab: Lab, case: Case, rules: Sequence[Rule]) -> Attribution:
+def _answer(case: Case, rules: Sequence[Rule]) -> Attribution:
     rule = decide(case.evidence, rules)
-    open_ = _open(lab, case.evidence, rules)
+    open_ = still_open(case.evidence, rules)
     return Attribution(
         evidence=case.evidence,
         rule=rule.id,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from environments.bundles import Bundle
 from environments.sources.splits import order
-from evals.buckets import EVERY, Half, account, attempted, build, changes, indicators, treat
+from evals.buckets import Half, account, attempted, build, compare, treat
 from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
@@ -140,9 +140,7 @@ def _half(attempts: list[Attempt], tasks: list[Task], found: list[Attribution]) 
     own = _of(attempts, tasks)
     names = {attempt.trajectory.id for attempt in own}
     here = [one for one in found if one.trajectory in names]
-    open_ = frozenset(one.trajectory for one in here if one.undecided)
-    unfinished = frozenset(one.trajectory for one in here if EVERY.intersection(one.undecided))
-    return Half([one.evidence for one in here], attempted(own), open_, unfinished)
+    return Half([one.evidence for one in here], attempted(own))
 
 
 def write_attributions(folder: Path, found: Sequence[Attribution]) -> None:
@@ -195,6 +193,8 @@ def _of(attempts: list[Attempt], tasks: list[Task]) -> list[Attempt]:
 def measured_again(ctx: Context) -> list[BucketChange]:
     """What a finished round says of the last one's buckets, made anew from what both kept: by the comparison of this code."""
     record: BackflowRecord = ctx.record("backflow")
+    if record.skipped is not None or "attributions" not in record.artifacts:
+        return list(record.changes)
     attempts = read_attempts(ctx.workspace.open_artifact(record.artifacts["attempts"]) / "attempts.parquet")
     found = read_attributions(ctx.workspace.open_artifact(record.artifacts["attributions"]))
     _, tasks = halves([task for task in load_tasks(ctx) if task.split is Split.DEV])
@@ -231,8 +231,7 @@ def _changes(
     treated = treat(last.buckets, handed)  # as this round took it, people's decisions since included
     audited: GoalRecord = ctx.record("goal")
     blind = () if audited.bundles.audit_verifier else CONTESTED
-    counted = (indicators(half, rules, last.buckets) for half in (then, now))
-    changed = changes(treated, *counted, blind=blind)
+    changed = compare(treated, then, now, rules, blind=blind)
     spent = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
     return [change.model_copy(update={"cost": spent[change.bucket]}) for change in changed]
 

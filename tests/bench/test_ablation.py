@@ -53,6 +53,20 @@ def test_families_that_got_material_are_told_from_the_others_on_dev() -> None:
     assert (dev["treated: a.one"]["with"], dev["treated: a.one"]["without"]) == (0.5, 0.25)
 
 
+def test_a_round_that_trained_nothing_has_no_checkpoint_to_compare(tmp_path: Path) -> None:
+    one = seed(0, 0.5)
+    one["outcomes"]["sft"] = {"held_out": {}}
+    (tmp_path / "0.json").write_text(json.dumps(one))
+    command = [sys.executable, "-m", "bench.ablation", "--read", str(tmp_path / "0.json"), "--out", str(tmp_path / "o")]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert json.loads((tmp_path / "o").read_text())["with_minus_without_after_sft"] == {}
+    other = seed(1, 0.5)
+    del other["outcomes"]["sft"]["held_out"]
+    with pytest.raises(InputError, match="different suites"):
+        together([seed(0, 0.5), other])
+
+
 @pytest.mark.parametrize(
     "other", [seed(0, 0.5), seed(1, 0.5, template="default"), seed(1, 0.5, how={**HOW, "resamples": 9})]
 )

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
-from evals.buckets import Half, build, central, changes, indicators, sampled_causes
+from evals.buckets import Half, build, central, changes, compare, indicators, sampled_causes
 from evals.rules import load_rules, rules_digest
 from schemas.attribution import FILLS, RUNGS, Rung
 from schemas.bucket import Route, bucket_id
@@ -123,25 +122,24 @@ def test_few_origins_or_none_are_not_enough_evidence(half):
 
 
 EXPERIMENTS = sorted(FILLS)
-CHEAP = [name for name in EXPERIMENTS if RUNGS[name] in (Rung.L0, Rung.L1)]
+CHEAP = [name for name in EXPERIMENTS if RUNGS[name] in (Rung.L0, Rung.L1) or name == "again"]
 LOST_IN_RL = bucket_id("lost_in_rl", "repair.value")
 
 
 def looked_at(half, prefix, tasks, **found):
     """40 tasks that fail alike; of the first `tasks` all experiments were made, and found `found`."""
     plain = half([["protocol"] * 4] * 40, prefix=prefix)
-    evidence, open_ = [], set()
+    evidence = []
     for e in plain.evidence:
         closed = int(e.origin[len(prefix) :]) < tasks
         facts = {"measured": EXPERIMENTS, **found} if closed else {"measured": CHEAP}
         evidence.append(e.model_copy(update={**facts, "parse_errors": 0, "unchanged": False, "task_attempts": 4}))
-        open_ |= set() if closed else {e.trajectory}
-    return Half(evidence, plain.attempted, frozenset(open_))
+    return Half(evidence, plain.attempted)
 
 
 def verdicts(half, then, now):
     buckets = build(looked_at(half, "c", 24, lost_at="rl"), then, RULES)
-    found = changes(buckets, indicators(then, RULES, buckets), indicators(now, RULES, buckets))
+    found = compare(buckets, then, now, RULES)
     return {change.bucket: (change.before.value, change.after.value, change.verdict) for change in found}
 
 
@@ -163,29 +161,54 @@ def test_failures_that_were_looked_at_and_are_others_do(half):
 PLAIN = bucket_id("knowledge_missing", "repair.value")
 
 
-def test_what_every_failure_went_through_is_compared_whatever_a_sample_found_beyond(half):
-    """No sampled experiment was made, or for other failures: at the depth of all of them nothing changed, or all did."""
-    none, some = looked_at(half, "m", 0), looked_at(half, "m", 24, lost_at="rl")
-    gone = half([["pass"] * 4] * 40, prefix="m")
-    then = build(looked_at(half, "c", 0), none, RULES)
-    for before, now, expected in ((none, gone, "shrank"), (some, gone, "shrank"), (some, none, "not enough evidence")):
-        numbers = (indicators(one, RULES, then) for one in (before, now))
-        (found,) = [one for one in changes(then, *numbers) if one.bucket == PLAIN]
-        assert (found.before.value, found.verdict) == (1.0, expected)
-    assert found.difference.value == 0.0
+def plain_change(half, then, now):
+    (found,) = [
+        one for one in compare(build(looked_at(half, "c", 0), then, RULES), then, now, RULES) if one.bucket == PLAIN
+    ]
+    return found.before.value, found.after.value, found.verdict
 
 
-def test_a_failure_that_has_not_been_through_it_all_may_lie_anywhere(half):
-    all_, gone = looked_at(half, "m", 0), half([["unchanged"] * 4] * 40, prefix="m")
-    then = build(looked_at(half, "c", 0), all_, RULES)
-    for unfinished, verdict in ((set(), "shrank"), ({e.trajectory for e in gone.evidence}, "not enough evidence")):
-        now = replace(gone, open=frozenset(unfinished), unfinished=frozenset(unfinished))
-        (found,) = [
-            one
-            for one in changes(then, indicators(all_, RULES, then), indicators(now, RULES, then))
-            if one.bucket == PLAIN
+def test_without_sampled_experiments_what_every_failure_went_through_tells(half):
+    none = looked_at(half, "m", 0)
+    left = Half([e for e in none.evidence if int(e.origin[1:]) < 10], none.attempted)
+    assert plain_change(half, none, left) == (1.0, 0.25, "shrank")
+    assert plain_change(half, none, none) == (1.0, 1.0, "not enough evidence")
+    broken = Half([e.model_copy(update={"measured": ["again"]}) for e in left.evidence], none.attempted)
+    assert plain_change(half, none, broken) == (1.0, 0.25, "shrank")  # wherever these ten lie, thirty are gone
+    all_broken = Half([e.model_copy(update={"measured": ["again"]}) for e in none.evidence], none.attempted)
+    assert plain_change(half, left, all_broken) == (0.25, 1.0, "not enough evidence")
+
+
+def test_what_was_found_and_what_all_went_through_have_to_agree(half):
+    """In one round a sample finds half of the failures to be another stage's, in the other nobody looks: no change."""
+    some, none = looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 0)
+    assert plain_change(half, some, none)[2] == plain_change(half, none, some)[2] == "not enough evidence"
+
+
+def test_where_all_was_looked_at_a_repair_of_another_bucket_is_none_of_this_one(half):
+    def half_of(lost):
+        whole = looked_at(half, "m", 40)
+        found = [
+            e.model_copy(update={"lost_at": "rl" if int(e.origin[1:]) < lost else "never"}) for e in whole.evidence
         ]
-        assert (found.after.value, found.verdict) == (0.0, verdict)
+        return found, whole.attempted
+
+    found, tried = half_of(30)
+    kept = [e for e in found if e.lost_at != "rl"]
+    assert plain_change(half, Half(found, tried), Half(kept, tried)) == (0.25, 0.25, "not enough evidence")
+    grown, _ = half_of(10)
+    assert plain_change(half, Half(found, tried), Half(grown, tried)) == (0.25, 0.75, "grew")
+
+
+def test_a_rule_that_asks_for_what_was_never_run_proves_nothing(half):
+    """Round 1 was attributed under rules that ask for no known solution; the rules of now do."""
+    then = looked_at(half, "m", 0)
+    old = Half([e.model_copy(update={"measured": ["again"]}) for e in then.evidence], then.attempted)
+    asks = [rule for rule in RULES if rule.when == {"gold_passes": False}] + [RULES[-1]]
+    buckets = build(Half(old.evidence, old.attempted), old, asks)
+    failing = [e.model_copy(update={"measured": CHEAP, "gold_passes": False}) for e in then.evidence]
+    verdicts = {one.cause: one.verdict for one in compare(buckets, old, Half(failing, then.attempted), asks)}
+    assert verdicts == {"undetermined": "not enough evidence"}
 
 
 def test_causes_of_a_sample_are_those_that_only_its_experiments_show(half):

@@ -201,6 +201,13 @@ def test_an_error_is_json_too_where_json_was_asked_for(cli: Cli, finished: Finis
         "ok": False, "problems": ["round 7: there is none; rounds: 1, 2"], "exit_code": done.returncode
     }  # fmt: skip
     assert one_line(done.stderr) == "postloop: round 7: there is none; rounds: 1, 2"
+    for wrong in (["status", "--bogus"], ["tasks", "list", "--split", "nosplit"]):
+        told = json.loads(cli(*wrong, "--json", "-w", finished.root).stdout)
+        assert (told["ok"], told["exit_code"], len(told["problems"])) == (False, 2, 1)
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "flows.cli", "failures", "7", "--json", "-w", str(finished.root)]
+        done = subprocess.run(words, cwd=REPOSITORY, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert "Traceback" not in done.stderr
 
 
 def test_the_version_is_the_packages_own(cli: Cli) -> None:

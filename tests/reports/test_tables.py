@@ -97,6 +97,18 @@ def test_a_narrow_terminal_gets_whole_words_and_loses_none(width: int) -> None:
     assert width < 80 or set(whole.split()) <= set(text.split())
 
 
+def test_ids_give_way_last() -> None:
+    row = (
+        "attribution-9af32534b1c29f0e",
+        "pass",
+        "a/path/that/has/no/space/and/is/far/longer/than/the/terminal/is/wide",
+    )
+    for whole, kept in ((("attempt",), True), ((), False)):
+        table = Columns("attempt", "is", "because", whole=whole)
+        table.add_row(*map(Text, row))
+        assert (row[0] in shown(table, width=48)) is kept
+
+
 def test_a_cell_that_would_be_read_as_markup_is_refused() -> None:
     table = Columns("id")
     table.add_row("[bold]x[/bold]")
