@@ -200,6 +200,15 @@ def test_where_all_was_looked_at_a_repair_of_another_bucket_is_none_of_this_one(
     assert plain_change(half, Half(found, tried), Half(grown, tried)) == (0.25, 0.75, "grew")
 
 
+def test_a_cause_that_a_plain_and_a_sampled_rule_decide_is_measured_where_its_failures_are(half):
+    """By the plain depth alone these lie in another bucket, and the repair of this one would show nowhere."""
+    found = looked_at(half, "m", 40, first_bad_turn=1, prefix_helps=True)
+    buckets = build(found, found, RULES)
+    assert [bucket.cause for bucket in buckets] == ["rare_success"]
+    (change,) = compare(buckets, found, half([["pass"] * 4] * 40, prefix="m"), RULES)
+    assert (change.before.value, change.after.value, change.verdict) == (1.0, 0.0, "shrank")
+
+
 def test_a_rule_that_asks_for_what_was_never_run_proves_nothing(half):
     """Round 1 was attributed under rules that ask for no known solution; the rules of now do."""
     then = looked_at(half, "m", 0)
