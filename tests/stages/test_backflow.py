@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 
 from environments.sources import default
+from evals.buckets import Half, build, compare
+from evals.rules import load_rules
 from evals.suites import halves
 from schemas.data import SourceSpec
 from schemas.task import Split, Task
-from stages.backflow import sampled
+from schemas.trajectory import Attempt
+from stages.backflow import _covered, sampled
 from stages.tasks import select
 
 
@@ -33,3 +37,17 @@ def test_both_halves_attempt_the_same_families_first(parts: tuple[list[Task], li
 def test_the_choice_is_of_the_seed_alone_and_never_more_than_there_is(parts: tuple[list[Task], list[Task]]) -> None:
     assert sampled(parts, 10, 0) == sampled([list(reversed(part)) for part in parts], 10, 0)
     assert len(sampled(parts, 1000, 0)) == sum(len(part) for part in parts)
+
+
+def test_new_tasks_of_a_family_do_not_empty_its_bucket_by_definition(
+    make_task: Callable[..., Task], make_attempt: Callable[..., Attempt]
+) -> None:
+    """Too little coverage, then thirty origins more, and every attempt fails as before: nothing shrank."""
+    tasks = {t.id: t for t in (make_task(f"f{i}", "arith_1", "repair.value") for i in range(80))}
+    attempts = [make_attempt(task, n) for task in tasks.values() for n in range(2)]
+    then, now = (Half.of(attempts, tasks, {"repair.value": n}) for n in (0, 30))
+    rules = load_rules()
+    buckets = build(then, then, rules)
+    (naive,), (found,) = compare(buckets, then, now, rules), compare(buckets, then, _covered(now, {}), rules)
+    assert (buckets[0].cause, naive.verdict) == ("coverage", "shrank")
+    assert (found.after.value, found.verdict) == (1.0, "unchanged")
