@@ -141,7 +141,7 @@ def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequ
     attributed to the end. `found`: attributions of the choosing half.
 
     Per kind of failure (rule by the log and cheap rungs, family) the share of the attributed that came to a bucket stands
-    for those that were not, with its Wilson bounds; bounds of several kinds are added up, which is wider than needed.
+    for those that were not, with Wilson bounds over their tasks; bounds of several kinds are added up, which is wider than needed.
     """
     by_bucket: dict[str, list[Attribution]] = defaultdict(list)
     kinds: dict[tuple[str, str], list[Attribution]] = defaultdict(list)
@@ -171,7 +171,7 @@ def _accounted(
         closed = [one for one in own if not one.undecided]
         left = len(own) - len(closed)
         hits = sum(bucket_id(one.cause, family) == bucket.id for one in closed)
-        below, above = _wilson(hits, len(closed)) if left else (0.0, 0.0)
+        below, above = _of_kind(hits, closed) if left else (0.0, 0.0)
         low, high = low + hits + left * below, high + hits + left * above
     spent = Counter[str]()
     for experiment in (e for one in members for e in one.experiments):
@@ -189,10 +189,17 @@ def _accounted(
     )
 
 
-def _wilson(hits: int, n: int) -> tuple[float, float]:
-    """Bounds of a share; without data it may be anything."""
-    if not n:
+def _of_kind(hits: int, closed: Sequence[Attribution]) -> tuple[float, float]:
+    """Bounds of a share; without data it may be anything. Failures of one task share their experiments, so there are as many
+    observations as tasks; a share between two counts of them takes the wider bound."""
+    tasks = len({one.evidence.task_id for one in closed})
+    if not tasks:
         return 0.0, 1.0
+    fewest, most = hits * tasks // len(closed), -(-hits * tasks // len(closed))
+    return _wilson(fewest, tasks)[0], _wilson(most, tasks)[1]
+
+
+def _wilson(hits: int, n: int) -> tuple[float, float]:
     from scipy.stats import binomtest
 
     interval = binomtest(hits, n).proportion_ci(CONFIDENCE, method="wilson")

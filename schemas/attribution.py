@@ -65,10 +65,10 @@ class AttributionSpec(Frozen):
     sample: int = Field(
         default=24,
         ge=0,
-        description="failures of a round that may cost attempts of a policy, the same share of each kind; the others "
-        "are decided by the log, re-scoring and re-execution",
+        description="tasks of a round whose failures may cost attempts of a policy, each kind of failure in its turn, as many "
+        "as the attempts can bring to the end; the others are decided by the log, re-scoring and re-execution",
     )
-    k: int = Field(default=4, ge=1, description="attempts a failure and experiment, where a policy samples")
+    k: int = Field(default=4, ge=1, description="attempts a task and experiment, where a policy samples")
     attempts: int = Field(default=192, ge=0, description="attempts of a policy, all experiments of a round together")
     cpu_s: float | None = Field(
         default=None,

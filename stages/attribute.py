@@ -2,8 +2,8 @@
 
 What is run follows from the rules: a rule whose known conditions hold and that asks for a field nobody has measured is an
 open question (`evals.rules.open_questions`), and the experiments are taken in the order of their cost. So a failure that
-the log and a second scoring decide costs no attempt of a policy. Those that need one are taken in turn from each kind of
-failure (rule of now, family), up to `sample`; what was left open is named in the answer.
+the log and a second scoring decide costs no attempt of a policy. Of those that need one as many tasks as the budget can bring
+to the end are taken, in turn from each kind of failure (`stages.experiments.budget`); what was left open is named in the answer.
 
 Not covered: an experiment that a rule does not ask for is not run, however interesting.
 """
@@ -11,10 +11,10 @@ Not covered: an experiment that a rule does not ask for is not run, however inte
 from __future__ import annotations
 
 import resource
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from environments.bundles import Bundle
@@ -23,7 +23,7 @@ from evals.evidence import audited, collect
 from evals.panel import Panel
 from evals.rules import complete, decide, holding, still_open
 from evals.verify import Verifier
-from schemas.attribution import RUNGS, Attribution, Cost, Experiment, ExperimentName, Rung
+from schemas.attribution import Attribution, Cost, Experiment, ExperimentName, Rung
 from schemas.bucket import Evidence, Rule
 from schemas.errors import InfrastructureError, InputError
 from schemas.goal import GoalRecord, RuntimeSpec
@@ -38,14 +38,13 @@ from stages.canary import bundle_folder
 from stages.checkpoints import fetch_base, folder_of, previous_champion, trained_folder
 from stages.context import Context, FanOut, Progress, in_order, silent
 from stages.equipment import Equipment
-from stages.experiments import EXPERIMENTS, Case, Lab, Policy, attempts_needed
+from stages.experiments import EXPERIMENTS, SAMPLES, Case, Lab, Policy, attempts_needed, wave
 from stages.recorded import Recorded
 from stages.replay import Bench, open_bench
 from stages.rollout import Setting
 from stages.tasks import load_tasks, trained_origins
 from stages.workspace import Workspace
 
-SAMPLES = frozenset(name for name, rung in RUNGS.items() if rung in (Rung.L2, Rung.L3))
 NEAR = {"n": 8, "share": 0.6}  # how near a copy is called contamination, whatever the spec lets into training
 
 
@@ -53,21 +52,49 @@ def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rule
     """One answer for each evidence, in its order. `attempts`: those that the evidence is of, and others of their tasks."""
     by_id = {attempt.trajectory.id: attempt for attempt in attempts}
     cases = [Case(by_id[evidence.trajectory], _begun(lab, by_id[evidence.trajectory], evidence)) for evidence in found]
-    began_s, left, chosen = _cpu_s(), lab.spec.attempts, set[str]()
-    order = list(EXPERIMENTS)
-    for place, name in enumerate(order):
-        asking = [case for case in cases if name in still_open(case.evidence, rules)]
-        if name in SAMPLES:
-            costly = [case for case in asking if attempts_needed(lab, name, [case])]
-            free = [case for case in asking if not attempts_needed(lab, name, [case])]  # only said to be impossible
-            asking = free + _within(lab, name, _sampled(lab, costly, rules, chosen), left)
-        if not asking or (lab.spec.cpu_s is not None and _cpu_s() - began_s > lab.spec.cpu_s):
-            continue
-        lab.bench.context.progress(f"attribution: {name}", place, len(order))
-        _run(lab, name, asking)
-        left -= sum(case.experiments[-1].attempts for case in asking if case.experiments[-1].name == name)
-    lab.bench.context.progress("attribution", len(order), len(order))
+    ladder = _Ladder(lab, rules, lab.spec.attempts)
+    for name in EXPERIMENTS:
+        if name not in SAMPLES:
+            ladder.step(name, cases)
+    while wave := ladder.wave(cases):
+        for name in SAMPLES:
+            ladder.step(name, wave)
+    for name in SAMPLES:  # what can't be made at all costs nothing to say
+        ladder.step(name, [case for case in cases if not attempts_needed(lab, name, [case])])
+    lab.bench.context.progress("attribution", len(EXPERIMENTS), len(EXPERIMENTS))
     return [_answer(case, rules) for case in cases]
+
+
+@dataclass
+class _Ladder:
+    """What is left of the budget while it is climbed."""
+
+    lab: Lab
+    rules: Sequence[Rule]
+    left: int
+    taken: set[str] = field(default_factory=set)  # ids of tasks
+    began_s: float = field(default_factory=lambda: _cpu_s())
+
+    def step(self, name: ExperimentName, cases: Sequence[Case]) -> None:
+        """One experiment, for those of the failures that ask for it and as many of them as the budget holds."""
+        asking = [case for case in cases if name in still_open(case.evidence, self.rules)]
+        while asking and attempts_needed(self.lab, name, asking) > self.left:
+            asking = asking[:-1]
+        if not asking or self._spent_cpu():
+            return
+        self.lab.bench.context.progress(f"attribution: {name}", list(EXPERIMENTS).index(name), len(EXPERIMENTS))
+        _run(self.lab, name, asking)
+        self.left -= sum(case.experiments[-1].attempts for case in asking if case.experiments[-1].name == name)
+
+    def wave(self, cases: Sequence[Case]) -> list[Case]:
+        if self._spent_cpu():
+            return []
+        found = wave(self.lab, cases, self.rules, self.taken, self.left)
+        self.taken |= {case.evidence.task_id for case in found}
+        return found
+
+    def _spent_cpu(self) -> bool:
+        return self.lab.spec.cpu_s is not None and _cpu_s() - self.began_s > self.lab.spec.cpu_s
 
 
 def _run(lab: Lab, name: ExperimentName, cases: Sequence[Case]) -> None:
@@ -85,32 +112,6 @@ def _begun(lab: Lab, attempt: Attempt, evidence: Evidence) -> Evidence:
     known = {"audit"} if audited(attempt) or lab.bench.audit is None else set()
     known |= {"again"} if evidence.task_attempts >= lab.spec.k else set()
     return evidence.model_copy(update={"measured": sorted(known)})
-
-
-def _sampled(lab: Lab, asking: Sequence[Case], rules: Sequence[Rule], chosen: set[str]) -> list[Case]:
-    """The failures that may cost attempts: the same ones at every experiment, each kind in its turn, tasks before repeats."""
-    strata: dict[tuple[str, str], list[Case]] = defaultdict(list)
-    seen: Counter[str] = Counter()
-    for case in asking:
-        strata[decide(case.evidence, rules).id, case.evidence.family].append(case)
-    for own in strata.values():
-        ranked = []
-        for case in own:
-            seen[case.evidence.task_id] += 1
-            ranked.append((seen[case.evidence.task_id], case.evidence.trajectory, case))
-        own[:] = [case for *_, case in sorted(ranked, key=lambda row: row[:2])]
-    turns = [(place, kind, case) for kind, own in sorted(strata.items()) for place, case in enumerate(own)]
-    for _, _, case in sorted(turns, key=lambda row: row[:2]):
-        if len(chosen) < lab.spec.sample:
-            chosen.add(case.evidence.trajectory)
-    return [case for case in asking if case.evidence.trajectory in chosen]
-
-
-def _within(lab: Lab, name: ExperimentName, cases: list[Case], left: int) -> list[Case]:
-    """As many as the budget of attempts still holds; whole tasks."""
-    while cases and attempts_needed(lab, name, cases) > left:
-        cases = cases[:-1]
-    return cases
 
 
 def _cpu_s() -> float:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
+from scipy.stats import binomtest
 
-from evals.buckets import Half, build, central, changes, compare, indicators, sampled_causes
-from evals.rules import load_rules, rules_digest
-from schemas.attribution import FILLS, RUNGS, Rung
+from evals.buckets import Half, account, build, central, changes, compare, indicators, sampled_causes
+from evals.rules import decide, load_rules, rules_digest
+from schemas.attribution import FILLS, RUNGS, Attribution, Rung
 from schemas.bucket import Route, bucket_id
 
 RULES = load_rules()
@@ -141,6 +143,20 @@ def verdicts(half, then, now):
     buckets = build(looked_at(half, "c", 24, lost_at="rl"), then, RULES)
     found = compare(buckets, then, now, RULES)
     return {change.bucket: (change.before.value, change.after.value, change.verdict) for change in found}
+
+
+def test_failures_of_one_task_are_one_observation_of_how_large_a_bucket_is(half):
+    """Two of 40 tasks were looked at to the end, and all four failures of each were lost in RL: two of two, not eight of eight."""
+    choosing = looked_at(half, "c", 2, lost_at="rl")
+    found = []
+    for e in choosing.evidence:
+        rule = decide(e, RULES)
+        own = {"rule": rule.id, "cause": rule.cause, "route": rule.route, "because": rule.because}
+        found.append(Attribution(evidence=e, **own, undecided=[] if e.measured == EXPERIMENTS else ["checkpoint"]))
+    buckets = account(build(choosing, choosing, RULES), found, RULES)
+    (bucket,) = [one for one in buckets if one.id == LOST_IN_RL]
+    low = binomtest(2, 2).proportion_ci(method="wilson").low
+    assert (bucket.size, bucket.size_low, bucket.size_high) == (8, math.floor(8 + 152 * low), 160)
 
 
 def test_a_smaller_sample_of_the_same_failures_is_no_change(half):

@@ -92,6 +92,32 @@ def test_only_the_sample_costs_attempts(world: World) -> None:
     assert len(found) > 1
 
 
+def test_the_failures_that_cost_attempts_are_looked_at_to_the_end(world: World) -> None:
+    """Three more attempts and four with a hint are the most that one needs: what answers spare goes to the next ones."""
+    with lab(world, samples=1, k=4, attempts=16) as (opened, attempts):
+        opened.before = ()
+        found = climb(opened, attempts, _evidence(world, attempts), RULES)
+    asked = [one for one in found if any(experiment.attempts for experiment in one.experiments)]
+    spent = sum(experiment.attempts for one in found for experiment in one.experiments)
+    assert 2 <= len(asked) < len(found)
+    assert not any(one.undecided for one in asked)
+    assert all(one.undecided for one in found if one not in asked)
+    assert 16 - 7 < spent <= 16
+
+
+def test_what_a_task_shows_holds_for_all_its_failures(world: World) -> None:
+    with lab(world, samples=3, k=4, sample=1) as (opened, attempts):
+        evidence = _evidence(world, attempts)
+        found = climb(opened, attempts, evidence, RULES)
+    asked = {one.evidence.task_id for one in found if any(e.attempts for e in one.experiments)}
+    assert len(asked) == 1
+    [task] = asked
+    own = [one for one in found if one.evidence.task_id == task]
+    assert len(own) > 1
+    assert not any(one.undecided for one in own)
+    assert sum(any(e.attempts for e in one.experiments) for one in own) == 1  # the first one bears the cost
+
+
 def test_the_same_failures_give_the_same_answer(world: World) -> None:
     answers = []
     for _ in range(2):
