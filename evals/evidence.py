@@ -17,7 +17,7 @@ from evals.metrics import pass_at_k, pass_at_k_interval
 from schemas.bucket import Evidence
 from schemas.errors import InputError
 from schemas.task import Split, Task
-from schemas.trajectory import Attempt, Trajectory
+from schemas.trajectory import Attempt, Trajectory, Turn
 from schemas.verdict import Status
 
 
@@ -125,6 +125,8 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         parse_errors=sum(turn.parse_error is not None for turn in trajectory.turns),
         turns=len(trajectory.turns),
         tool_errors=sum(turn.tool_error is not None for turn in trajectory.turns),
+        unknown_tools=sum(bool(_NO_SUCH_TOOL.search(turn.parse_error or "")) for turn in trajectory.turns),
+        wrong_arguments=sum(_refuses_arguments(turn) for turn in trajectory.turns),
         forbidden=len(conduct.forbidden),
         violations=sorted({violation.kind for violation in verdict.violations}),
         failed_checks=sum(not check.passed for check in verdict.checks),
@@ -164,11 +166,22 @@ def tally(n: int, c: int) -> dict[str, Any]:
 
 
 _NOISE = re.compile(r"timed? ?out|unavailable|connection|try again|temporar|lost|refused", re.IGNORECASE)
+# What harnesses say of a call that is JSON and no call of theirs (environments/harnesses/tools/main.py, parse).
+_NO_SUCH_TOOL = re.compile(r'"tool" must be one of')
+_NO_SUCH_ARGUMENT = re.compile(r'^\w+ (needs|takes no) "')
 _EVENTS = {
     "disk": r"no space|disk|quota", "server": r"server|connection|refused|vllm|http|unreachable",
     "memory": r"memory|oom", "wall": r"time-?out|timed out|wall", "sandbox": r"sandbox|bubblewrap|docker|container|killed",
     "harness": r"harness|bundle",
 }  # fmt: skip
+
+
+def _refuses_arguments(turn: Turn) -> bool:
+    """Of a tool that is there: by the harness, or by the tool itself where that speaks of the call and not of its own failure."""
+    if turn.parse_error:
+        return bool(_NO_SUCH_ARGUMENT.search(turn.parse_error))
+    own = turn.forbidden or _NOISE.search(turn.tool_error or "") or any(hit != "clean" for hit in turn.noise)
+    return bool(turn.tool_error and (turn.call or {}).get("arguments") and not own)
 
 
 def _event(reason: str | None) -> str:

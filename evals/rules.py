@@ -34,6 +34,8 @@ NUMBERS = frozenset(
         "parse_errors",
         "turns",
         "tool_errors",
+        "unknown_tools",
+        "wrong_arguments",
         "forbidden",
         "failed_checks",
         "passed_checks",

@@ -32,6 +32,12 @@ class Evidence(Frozen):
     parse_errors: int = Field(ge=0)
     turns: int = Field(ge=0)
     tool_errors: int = Field(ge=0)
+    unknown_tools: int = Field(default=0, ge=0, description="calls of a tool that the task does not have")
+    wrong_arguments: int = Field(
+        default=0,
+        ge=0,
+        description="calls whose arguments were refused: missing, of another type, of what is not there",
+    )
     forbidden: int = Field(ge=0)
     violations: list[str]
     failed_checks: int = Field(ge=0)

@@ -14,6 +14,9 @@ from environments.bundles import Bundle, builtin
 from environments.engines import Outcome, open_engine
 from environments.image import build_image
 from environments.runner import Runner
+from evals.evidence import collect
+from evals.rules import decide, load_rules
+from schemas.attribution import FILLS
 from schemas.base import digest_of
 from schemas.errors import InputError, SamplerError, SandboxError
 from schemas.execution import Environment, Execution, Limits
@@ -28,6 +31,7 @@ from stages.samplers import Completion, SampleRequest
 from stages.samplers.recorded_sampler import RecordedSampler
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.samplers.transformers_sampler import TransformersSampler
+from tests.small import attempt as attempted
 
 CODE = "def f(x):\n    y = x + 1\n    return y\n"
 WIDE = Budgets(max_turns=2, max_context_tokens=2048)
@@ -412,3 +416,37 @@ def test_a_template_that_rewrites_earlier_turns_is_refused(
 def test_the_same_attempt_twice_is_refused(tiny: Path, fenced: Bundle, runner: Runner) -> None:
     with pytest.raises(InputError, match="the same attempt"):
         rollout(ScriptedSampler(tiny, TASKS), fenced, runner, requests_for([repair()]) * 2, SETTING)
+
+
+class Says(ScriptedSampler):
+    """The same call at every turn, whatever was answered."""
+
+    def __init__(self, folder: Path, call: dict[str, Any]) -> None:
+        super().__init__(folder, TASKS)
+        self.call = call
+
+    def _answer(self, task: Task, request: SampleRequest) -> str:
+        return json.dumps(self.call)
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        ({"tool": "open_file", "path": "solution.py"}, "calls_no_such_tool"),
+        ({"tool": "read_file"}, "arguments_refused"),
+        ({"tool": "read_file", "path": "solution.py", "mode": "r"}, "arguments_refused"),
+        ({"tool": "read_file", "path": "other.py"}, "arguments_refused"),
+        ({"tool": "replace_line", "path": "solution.py", "line": 40, "text": ""}, "arguments_refused"),
+        ({"tool": "read_file", "path": "solution.py"}, "hands_in_nothing"),
+    ],
+)
+def test_the_harness_says_which_part_of_a_call_was_wrong(
+    tiny: Path, tools: Bundle, runner: Runner, call: dict[str, Any], rule: str
+) -> None:
+    """Tool, arguments, or neither; with the words of the real harness, which evidence reads."""
+    (made,), _ = rollout(Says(tiny, call), tools, runner, requests_for([repair()]), SETTING)
+    facts = attempted(repair(), outcome={})
+    told = made.model_copy(update={"conduct": facts.trajectory.conduct})
+    (seen,) = collect([facts.model_copy(update={"trajectory": told})], TASKS, {"repair.offbyone": 9})
+    known = seen.model_copy(update={"family_parse_rate": 1.0, "measured": sorted(FILLS)})
+    assert decide(known, load_rules()).id == rule
