@@ -61,6 +61,7 @@ KINDS: Mapping[str, tuple[Route, int, Kind]] = {
     "killed_harness": (Route.INFRASTRUCTURE, 5, faults.killed_harness),
     "slow_machine": (Route.INFRASTRUCTURE, 5, faults.slow_machine),
 }
+_SPEAKS_NOT = "protocol never_stops tool_misuse tool_choice argument_fidelity"
 # What the fault is called; a stage may be named for another reason than what was planted.
 CAUSES: Mapping[str, frozenset[str]] = {
     kind: frozenset(names.split())
@@ -68,9 +69,9 @@ CAUSES: Mapping[str, frozenset[str]] = {
         "verifier_too_lax": "verifier_hole", "verifier_too_strict": "verifier_too_strict",
         "reward_conflict": "reward_conflict", "wrong_statement": "wrong_statement", "missing_family": "coverage",
         "near_duplicate": "contamination", "drifted_image": "drift", "flaky_test": "unstable", "noisy_tool": "unstable",
-        "protocol_never_shown": "protocol never_stops tool_misuse tool_choice argument_fidelity", "wrong_rate": "protocol never_stops forgetting",
+        "protocol_never_shown": _SPEAKS_NOT, "wrong_rate": "protocol never_stops forgetting",
         "untrained": "untrained", "broken_template": "template", "forgotten_skill": "forgetting",
-        "harness_mismatch": "protocol never_stops tool_misuse tool_choice argument_fidelity harness_overfit", "rare_success": "rare_success",
+        "harness_mismatch": f"{_SPEAKS_NOT} harness_overfit", "rare_success": "rare_success",
         "knows_the_visible": "overfit_visible", "diverged_rl": "lost_in_rl", "wrong_suite": "wrong_suite",
         "no_room": "no_room", "wrong_setting": "wrong_setting", "killed_sandbox": "infrastructure",
         "dead_server": "infrastructure", "killed_harness": "infrastructure", "slow_machine": "machine_load",
