@@ -5,8 +5,9 @@
 
 Both arms of a seed share round 1. `with`: round 2 as it is. `without`: a copy of the workspace in which a person rejected all
 material of round 1, and whose goal.yaml asks for as many more training tasks and gold demonstrations as the other arm got
-routed, of any family, over the skills as before; rollouts and steps are the same by the spec. Paired by (seed, task) on every
-suite, clusters are origins.
+routed, of any family, over the skills as before; steps and the groups that they use are the same by the spec. What the arms took
+stands beside the result (`sizes`): verified rollouts of round 1 are picked among what nothing else shows, so the rows differ by a
+few, and groups without spread are sampled again. Paired by (seed, task) on every suite, clusters are origins.
 Also: the same at the SFT checkpoint, which tells material from what RL makes of it; dev by family, with the families that got
 material apart from the others, since that is where backflow should show; and of the buckets of round 1 that got material, how
 many are smaller in round 2, in either arm, and how much smaller than in the other.
@@ -36,6 +37,8 @@ from evals.metrics import PerTask, estimate, pass_shares
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
 from schemas.errors import EXIT_DONE, InputError, PostloopError
+from schemas.rl import RlRecord
+from schemas.sft import SftRecord
 from schemas.trajectory import Attempt
 from stages.attempts import read_attempts
 from stages.decisions import append, identified, now
@@ -43,6 +46,7 @@ from stages.workspace import Workspace
 
 TASKS = (r"(\{skill: repair, train: )(\d+)", r"(\{skill: lookup, train: )(\d+)")
 GOLD = (r"(gold: \{repair: )(\d+)", r"(gold: \{repair: \d+, lookup: )(\d+)")
+KEPT = ("machine", "load", "with", "without", "beside", "sizes")  # of a seed's file, beside the pooled figures
 ROUTED = ("backflow", "own", "prefix")  # sources of demonstrations that material made
 
 
@@ -213,6 +217,16 @@ def beside(fed: Workspace, bare: Workspace) -> list[dict[str, Any]]:
     return rows
 
 
+def sizes(space: Workspace) -> dict[str, int]:
+    """What round 2 trained on."""
+    sft, rl = space.read(2, "sft"), space.read(2, "rl")
+    assert isinstance(sft, SftRecord)
+    assert isinstance(rl, RlRecord)
+    return {
+        "rows": sft.rows, "rl_steps": rl.steps, "groups_used": rl.groups_used, "groups_sampled": rl.groups_sampled,
+    }  # fmt: skip
+
+
 def measure_seed(seed: int, folder: Path, template: str) -> dict[str, Any]:
     fed, bare = arms(folder, seed, template)
     ours, theirs = read_round(fed, seed, 2), read_round(bare, seed, 2)
@@ -221,6 +235,7 @@ def measure_seed(seed: int, folder: Path, template: str) -> dict[str, Any]:
         "code": fed.read(2, "backflow").inputs["code"],  # type: ignore[union-attr]
         "outcomes": {policy: outcomes(ours, theirs, policy) for policy in ("final", "sft")}, "dev": dev_outcomes(fed, bare),
         "with": shrunk(fed), "without": shrunk(bare), "beside": beside(fed, bare),
+        "sizes": {"with": sizes(fed), "without": sizes(bare)},
     }  # fmt: skip
 
 
@@ -229,7 +244,7 @@ def read_seed(path: Path) -> dict[str, Any]:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {error}; name a seed's file, DIR/ablation-N.json") from error
-    if not isinstance(found, dict) or not {"seed", "outcomes", "dev", "beside"} <= found.keys():
+    if not isinstance(found, dict) or not {"seed", "outcomes", "dev", "beside", "sizes"} <= found.keys():
         raise InputError(f"{path}: is no seed of this benchmark; name DIR/ablation-N.json")
     return found
 
@@ -249,7 +264,7 @@ def together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "template": seeds[0]["template"],
         "code": sorted({one["code"] for one in seeds}),
-        "seeds": {str(one["seed"]): {k: one[k] for k in ("machine", "load", "with", "without", "beside")} for one in seeds},
+        "seeds": {str(one["seed"]): {name: one[name] for name in KEPT} for one in seeds},
         "with_minus_without": compared(seeds, "final"),
         "with_minus_without_after_sft": compared(seeds, "sft"),
         "with_minus_without_on_dev": compared_on_dev(seeds),
@@ -290,6 +305,8 @@ def main() -> int:
             for where, one in result[name].items()
         ]
         print(table([name.replace("_", " "), "with", "without", "pass@1, with minus without", "tasks"], rows))
+    arms_of = [(seed, arm, own) for seed, one in result["seeds"].items() for arm, own in one["sizes"].items()]
+    print(table(["seed", "arm", *arms_of[0][2]], [[seed, arm, *own.values()] for seed, arm, own in arms_of]))
     print(f"routed buckets smaller in round 2: {result['routed_buckets_smaller']}")
     print(f"their share in round 2, with minus without: {result['routed_buckets_with_minus_without']}")
     return EXIT_DONE
