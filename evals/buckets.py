@@ -21,7 +21,7 @@ from typing import Any, Literal
 from evals.evidence import collect
 from evals.metrics import CONFIDENCE, RESAMPLES, estimate, paired, ratio
 from evals.rules import asks_for, decide, route_of, rules_digest, still_open
-from schemas.attribution import RUNGS, Attribution, Rung
+from schemas.attribution import FILLS, RUNGS, Attribution, Rung
 from schemas.bucket import Bucket, BucketChange, Evidence, Material, Route, Rule, bucket_id
 from schemas.metrics import Estimate
 from schemas.task import Task
@@ -140,15 +140,16 @@ def account(buckets: Iterable[Bucket], found: Sequence[Attribution], rules: Sequ
     """The buckets with what was spent on them, what is still open, and between which sizes they are when only a sample was
     attributed to the end. `found`: attributions of the choosing half.
 
-    Per kind of failure (rule by the log and cheap rungs, family) the share of the attributed that came to a bucket stands
-    for those that were not, with Wilson bounds over their tasks; bounds of several kinds are added up, which is wider than needed.
+    Per kind of failure (rule by the log and cheap rungs, family) the share of the sampled that came to a bucket stands for
+    those that were not looked at, with Wilson bounds over their tasks; bounds of several kinds are added up, which is wider than
+    needed. One that was looked at and not to its end may be in any bucket: that an answer closed others is no chance.
     """
     by_bucket: dict[str, list[Attribution]] = defaultdict(list)
     kinds: dict[tuple[str, str], list[Attribution]] = defaultdict(list)
     for one in found:
         by_bucket[bucket_id(one.cause, one.evidence.family)].append(one)
         kinds[_kind(one.evidence, rules).id, one.evidence.family].append(one)
-    return [_accounted(bucket, by_bucket[bucket.id], kinds) for bucket in buckets]
+    return [_accounted(bucket, by_bucket[bucket.id], kinds, rules) for bucket in buckets]
 
 
 def _kind(evidence: Evidence, rules: Sequence[Rule]) -> Rule:
@@ -162,17 +163,22 @@ def _plain(evidence: Evidence) -> Evidence:
 
 
 def _accounted(
-    bucket: Bucket, members: Sequence[Attribution], kinds: Mapping[tuple[str, str], Sequence[Attribution]]
+    bucket: Bucket,
+    members: Sequence[Attribution],
+    kinds: Mapping[tuple[str, str], Sequence[Attribution]],
+    rules: Sequence[Rule],
 ) -> Bucket:
     low = high = 0.0
     for (_, family), own in kinds.items():
         if family != bucket.family:
             continue
-        closed = [one for one in own if not one.undecided]
-        left = len(own) - len(closed)
-        hits = sum(bucket_id(one.cause, family) == bucket.id for one in closed)
-        below, above = _of_kind(hits, closed) if left else (0.0, 0.0)
-        low, high = low + hits + left * below, high + hits + left * above
+        mine = {one.trajectory for one in own if bucket_id(one.cause, family) == bucket.id and not one.undecided}
+        left = sum(bool(one.undecided) for one in own)
+        sample = [one for one in own if _sampled(one.evidence, rules, bool(one.undecided))]
+        unknown = sum(bool(one.undecided) for one in sample)
+        hits = sum(one.trajectory in mine for one in sample)
+        below, above = _of_kind(hits, hits + unknown, sample) if left else (0.0, 0.0)
+        low, high = low + len(mine) + left * below, high + len(mine) + left * above
     spent = Counter[str]()
     for experiment in (e for one in members for e in one.experiments):
         spent.update(
@@ -189,14 +195,25 @@ def _accounted(
     )
 
 
-def _of_kind(hits: int, closed: Sequence[Attribution]) -> tuple[float, float]:
-    """Bounds of a share; without data it may be anything. Failures of one task share their experiments, so there are as many
-    observations as tasks; a share between two counts of them takes the wider bound."""
-    tasks = len({one.evidence.task_id for one in closed})
+def _sampled(evidence: Evidence, rules: Sequence[Rule], is_open: bool) -> bool:
+    """Whether it was looked at with experiments that only a sample gets, and not closed before by what all go through."""
+    return _looked_at(evidence) if is_open else bool(still_open(_plain(evidence), rules))
+
+
+def _looked_at(evidence: Evidence) -> bool:
+    """What can't be made is measured too and fills no field."""
+    deep = [name for name in evidence.measured if name not in EVERY]
+    return any(getattr(evidence, field) is not None for name in deep for field in FILLS[name])  # type: ignore[index]
+
+
+def _of_kind(least: int, most: int, sample: Sequence[Attribution]) -> tuple[float, float]:
+    """Bounds of a share, of which between `least` and `most` of a sample are; without one it may be anything. Failures of one
+    task share their experiments, so there are as many observations as tasks; a share between two counts of them takes the wider
+    bound."""
+    tasks = len({one.evidence.task_id for one in sample})
     if not tasks:
         return 0.0, 1.0
-    fewest, most = hits * tasks // len(closed), -(-hits * tasks // len(closed))
-    return _wilson(fewest, tasks)[0], _wilson(most, tasks)[1]
+    return _wilson(least * tasks // len(sample), tasks)[0], _wilson(-(-most * tasks // len(sample)), tasks)[1]
 
 
 def _wilson(hits: int, n: int) -> tuple[float, float]:
@@ -253,14 +270,16 @@ Unseen = Mapping[
 def _weights(
     half: Half, rules: Sequence[Rule], open_: Collection[str]
 ) -> tuple[dict[tuple[str, str], Counter[str]], Unseen]:
-    """(cause, family) -> task -> failures, and what nobody looked at. An open failure is spread over the causes that closed
-    ones of its kind (rule by log and cheap rungs, family) came to."""
+    """(cause, family) -> task -> failures, and what nobody looked at. An open failure is spread over the causes that the sampled
+    ones of its kind (rule by log and cheap rungs, family) came to, if each of these was looked at to its end."""
     causes = {e.trajectory: decide(e, rules).cause for e in half.evidence}
     kinds = {e.trajectory: (_kind(e, rules).id, e.family) for e in half.evidence} if open_ else {}
-    closed: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for e in half.evidence:
-        if open_ and e.trajectory not in open_:
+    closed: Mapping[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for e in half.evidence if open_ else ():
+        if e.trajectory not in open_ and _sampled(e, rules, False):
             closed[kinds[e.trajectory]][causes[e.trajectory]] += 1
+    begun = {kinds[e.trajectory] for e in half.evidence if e.trajectory in open_ and _looked_at(e)}
+    closed = {kind: causes_ for kind, causes_ in closed.items() if kind not in begun}
     weights: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     unseen: dict[str, list[str]] = defaultdict(list)
     for e in half.evidence:

@@ -126,6 +126,8 @@ def test_few_origins_or_none_are_not_enough_evidence(half):
 EXPERIMENTS = sorted(FILLS)
 CHEAP = [name for name in EXPERIMENTS if RUNGS[name] in (Rung.L0, Rung.L1) or name == "again"]
 LOST_IN_RL = bucket_id("lost_in_rl", "repair.value")
+PLAIN_CAUSE = "knowledge_missing"
+PLAIN = bucket_id(PLAIN_CAUSE, "repair.value")
 
 
 def looked_at(half, prefix, tasks, **found):
@@ -159,6 +161,32 @@ def test_failures_of_one_task_are_one_observation_of_how_large_a_bucket_is(half)
     assert (bucket.size, bucket.size_low, bucket.size_high) == (8, math.floor(8 + 152 * low), 160)
 
 
+def test_what_an_answer_closed_is_no_sample_of_what_stayed_open(half):
+    """Of 24 failures all were tried in another setting; it helped two, whose owner is known, and left 22 open."""
+    plain = half([["protocol"]] * 24, prefix="m")
+    evidence = []
+    for e in plain.evidence:
+        helped = int(e.origin[1:]) < 2
+        facts = {"setting_passes": 4 * helped, "setting_helps": helped, "measured": [*CHEAP, "setting"]}
+        evidence.append(e.model_copy(update={**facts, "parse_errors": 0, "unchanged": False, "task_attempts": 4}))
+    tried, rest = Half(evidence, plain.attempted), Half([], plain.attempted)
+    found = []
+    for e in evidence:
+        rule = decide(e, RULES)
+        own = {"rule": rule.id, "cause": rule.cause, "route": rule.route, "because": rule.because}
+        found.append(Attribution(evidence=e, **own, undecided=[] if e.setting_helps else ["checkpoint"]))
+    buckets = account(build(tried, rest, RULES), found, RULES)
+    sizes = {one.cause: (one.size, one.size_low, one.size_high) for one in buckets}
+    assert set(sizes) == {"wrong_setting", PLAIN_CAUSE}
+    low, high = binomtest(2, 24).proportion_ci(method="wilson").low, 24
+    assert sizes["wrong_setting"] == (2, math.floor(2 + 22 * low), high)
+    assert sizes[PLAIN_CAUSE] == (22, 0, math.ceil(22 * binomtest(22, 24).proportion_ci(method="wilson").high))
+    shares = indicators(tried, RULES, buckets)
+    setting = shares[bucket_id("wrong_setting", "repair.value")].values()
+    assert sum(row[1] for row in setting) == 2  # of 24, and not all
+    assert sum(row[3] for row in setting) == 24  # at most
+
+
 def test_a_smaller_sample_of_the_same_failures_is_no_change(half):
     found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 10, lost_at="rl"))
     assert found[LOST_IN_RL] == (1.0, 1.0, "not enough evidence")  # of 40 origins; none changed
@@ -172,9 +200,6 @@ def test_failures_that_nobody_looked_at_prove_no_repair(half):
 def test_failures_that_were_looked_at_and_are_others_do(half):
     found = verdicts(half, looked_at(half, "m", 24, lost_at="rl"), looked_at(half, "m", 24, lost_at="never"))
     assert found[LOST_IN_RL] == (1.0, 0.0, "shrank")
-
-
-PLAIN = bucket_id("knowledge_missing", "repair.value")
 
 
 def plain_change(half, then, now):
