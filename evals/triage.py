@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from evals.rules import LOGGED, operands
-from schemas.attribution import FILLED_BY
+from schemas.attribution import FILLED_BY, Attribution
 from schemas.base import Json
 from schemas.bucket import Evidence, Rule
 from schemas.errors import InputError
 
+CAUSE = "cause"  # no field of the evidence: what was decided over it
 BATCH = 131_072  # rows in memory at a time
 Counts = dict[tuple[str, str], int]  # (cause, family) -> failures
 _ORDER = {"gt": "greater", "ge": "greater_equal", "lt": "less", "le": "less_equal"}
@@ -53,6 +54,37 @@ def write_evidence(path: Path, parts: Iterable[Sequence[Evidence]]) -> int:
             rows += len(part)
             writer.write_table(pa.Table.from_pylist([one.model_dump(mode="json") for one in part], schema=schema))
     return rows
+
+
+def write_attributed(path: Path, found: Sequence[Attribution]) -> None:
+    """Evidence as above, and beside it the cause that it was given."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = evidence_schema().append(pa.field(CAUSE, pa.string()))
+    rows = [{**one.evidence.model_dump(mode="json"), CAUSE: one.cause} for one in found]
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="zstd")
+
+
+def recorded(tables: Sequence[Path]) -> Counts:
+    """(cause, family) -> failures, as they were attributed when they were written (`write_attributed`)."""
+    import pyarrow.parquet as pq
+
+    counts: Counter[tuple[str, str]] = Counter()
+    for path in tables:
+        grouped = (
+            pq.read_table(path, columns=[CAUSE, "family"]).group_by([CAUSE, "family"]).aggregate([([], "count_all")])
+        )
+        for row in grouped.to_pylist():
+            counts[row[CAUSE], row["family"]] += row["count_all"]
+    return dict(sorted(counts.items()))
+
+
+def evidence_fields(path: Path) -> set[str]:
+    """Fields that a table holds: one from before a field was added lacks it."""
+    import pyarrow.parquet as pq
+
+    return set(pq.read_schema(path).names)
 
 
 def triage(tables: Sequence[Path], rules: Sequence[Rule], batch: int = BATCH) -> Triaged:

@@ -18,7 +18,21 @@ from typing import Annotated, Any
 
 import typer
 
-from flows import apply, attribute, canary, compare, decide, gc, hacks, remote, replay, rescore, tasks, trajectories
+from flows import (
+    apply,
+    attribute,
+    canary,
+    compare,
+    decide,
+    gc,
+    hacks,
+    remote,
+    replay,
+    rescore,
+    tasks,
+    trajectories,
+    triage,
+)
 from flows.options import HERE, AsJson, Debug, Folder, display, print_json
 from flows.settings import cache_folder, collect_rarely, prepare
 from schemas.errors import (
@@ -474,6 +488,7 @@ command(gc.gc)
 command(hacks.hacks)
 command(replay.replay)
 command(attribute.attribute)
+command(triage.triage)
 command(rescore.rescore)
 command(remote.push)
 command(remote.pull)

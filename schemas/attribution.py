@@ -140,3 +140,21 @@ class KeptAttribution(Frozen):
 
     when: str = Field(description="ISO 8601, UTC")
     attribution: Attribution
+
+
+class Moved(Frozen):
+    """Failures of one cause in one family: as the rounds recorded it, and by the rules of now."""
+
+    cause: str
+    family: str
+    recorded: int = Field(ge=0)
+    now: int = Field(ge=0)
+
+
+class TriageResult(Frozen):
+    """Recorded failures of several rounds under one set of rules. `rules`: rule id -> failures that it decides."""
+
+    rounds: list[int]
+    failures: int = Field(ge=0)
+    rules: dict[str, int]
+    buckets: list[Moved]

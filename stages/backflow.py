@@ -18,6 +18,7 @@ from evals.buckets import Half, account, attempted, build, compare, treat
 from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
+from evals.triage import write_attributed
 from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
 from schemas.base import Digest, Json, canonical
@@ -43,6 +44,7 @@ from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 ATTRIBUTIONS = "attributions.jsonl"
+EVIDENCE = "evidence.parquet"  # of the same failures, in columns: what `postloop triage` counts over all rounds
 CONTESTED = ("verifier_hole", "verifier_too_strict")  # causes that only a second verifier finds
 
 
@@ -144,9 +146,10 @@ def _half(attempts: list[Attempt], tasks: list[Task], found: list[Attribution]) 
 
 
 def write_attributions(folder: Path, found: Sequence[Attribution]) -> None:
-    """One line each."""
+    """One line each, and their evidence as a table."""
     lines = b"".join(canonical(stamped_row(one.model_dump(mode="json"))) + b"\n" for one in found)
     (folder / ATTRIBUTIONS).write_bytes(lines)
+    write_attributed(folder / EVIDENCE, found)
 
 
 def read_attributions(folder: Path) -> list[Attribution]:
