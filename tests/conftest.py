@@ -21,8 +21,8 @@ from tests import small
 collect_rarely()
 
 _READERS = (
-    "attribute_command", "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay", "rescore",
-    "schedule", "trajectories",
+    "ablation_arms", "attribute_command", "cli", "compare", "gc", "kill", "leaks", "loop", "pin_mutations", "recorded", "replay",
+    "rescore", "schedule", "trajectories", "triage_command",
 )  # fmt: skip
 FINISHED = {f"tests/flows/test_{name}.py" for name in _READERS}
 LONGEST = (

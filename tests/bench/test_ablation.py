@@ -27,6 +27,7 @@ def seed(number: int, gain: float, **changes: Any) -> dict[str, Any]:
         "outcomes": {"final": {"held_out": tasks}, "sft": {"held_out": tasks}},
         "dev": {"a.one": {"material": ["tasks"], "outcomes": tasks}, "a.two": {"material": [], "outcomes": alike}},
         "with": side, "without": side, "beside": beside,
+        "sizes": {"with": {"rows": 9}, "without": {"rows": 8}},
     }  # fmt: skip
     return {**found, **changes}
 
