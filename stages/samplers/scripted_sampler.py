@@ -4,9 +4,11 @@ It speaks the formats of both harnesses that ship: fenced (```python fence, `Ans
 told apart by the context it is shown. Strategies: gold, wrong (the task's plausible wrong outcome), noop (changes
 nothing), garbage (parses as no action), mixed (gold for a share of the (seed, task) pairs, else one of the others), seldom
 (gold for a share, else wrong), visible (gold for a share, else code that returns what the visible cases want and no more),
-shaken (gold, taken back for the wrong outcome where code is asked for again). A share follows the name, as in seldom@0.25.
+shaken (gold, taken back for the wrong outcome where code is asked for again), hinted (gold where it is told the place, else
+wrong), drilled (gold in tool calls, wrong in any other protocol), begins (reads the file for a share, and from there on is
+mostly right; else wrong). A share follows the name, as in seldom@0.25.
 
-Not covered: other harnesses' formats, and reading tools, which gold does not need.
+Not covered: other harnesses' formats; reading tools but for begins, since gold does not need them.
 """
 
 from __future__ import annotations
@@ -27,10 +29,12 @@ from schemas.trajectory import Sampling
 from stages.samplers import Completion, SampleRequest
 from stages.samplers.tokenization import Tokenization
 
-STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed", "seldom", "visible", "shaken")
+STRATEGIES = ("gold", "wrong", "noop", "garbage", "mixed", "seldom", "visible", "shaken", "hinted", "drilled", "begins")
 OTHERWISE = {"mixed": ("wrong", "noop", "garbage"), "seldom": ("wrong",), "visible": ("seen",)}  # where it is not gold
 GARBAGE = ("I am not sure what to do here.", "```python\nprint('hello'", "{'tool': run_tests}", "```calc\n1 +", "")
 _TOOLS_MARK = "Reply with one JSON tool call"
+_HINT_MARK = "Hint: "
+_BEGUN_WELL = 0.65  # share of attempts of `begins` that are right once the file was read
 _CALC_SKILLS = ("lookup", "calc")
 _VERSION = 3  # grows when an answer changes: part of the policy's digest
 
@@ -85,21 +89,42 @@ class ScriptedSampler:
     def _answer(self, task: Task, request: SampleRequest) -> str:
         strategy = self.strategy
         lot = hashlib.sha256(canonical([request.seed, request.task_id])).digest()
+        context = self.decode(request.context_ids)
+        in_calls = _TOOLS_MARK in context
         if strategy in OTHERWISE:
-            gold = int.from_bytes(lot[:8], "big") < self.gold_share * 2**64
             others = OTHERWISE[strategy]
-            strategy = "gold" if gold else others[lot[8] % len(others)]
+            strategy = "gold" if _falls(lot[:8], self.gold_share) else others[lot[8] % len(others)]
         if strategy == "shaken":
             strategy = "wrong" if request.turn and task.kind == "function" else "gold"
+        if strategy in ("hinted", "drilled"):
+            strategy = "gold" if (_HINT_MARK in context if strategy == "hinted" else in_calls) else "wrong"
+        if strategy == "begins":
+            return self._begins(task, request, lot, context) if in_calls else fenced(task, task.wrong, request.turn)
         if strategy == "garbage":
             return GARBAGE[lot[9] % len(GARBAGE)]
         taken = self.begun.get((request.task_id, request.seed), 0)
         # What was computed is not computed again.
         turn = request.turn if task.kind == "answer" else request.turn - taken
         outcome = {"gold": task.gold, "wrong": task.wrong, "noop": {}, "seen": _seen(task)}[strategy]
-        if _TOOLS_MARK in self.decode(request.context_ids):
-            return tool_call(task, outcome, turn)
-        return fenced(task, outcome, turn)
+        return tool_call(task, outcome, turn) if in_calls else fenced(task, outcome, turn)
+
+    def _begins(self, task: Task, request: SampleRequest, lot: bytes, context: str) -> str:
+        """What follows a read is decided by the seed of whoever goes on: a prefix of another attempt is as good as its own."""
+        path = next(iter(task.editable), "")
+        read = {"tool": "read_file", "path": path}
+        if request.turn == 0:
+            return json.dumps(read) if _falls(lot[:8], self.gold_share) else tool_call(task, task.wrong, 0)
+        if json.dumps(read) not in context:
+            return tool_call(task, task.wrong, request.turn)
+        if _falls(lot[8:16], _BEGUN_WELL):
+            return tool_call(task, task.gold, request.turn - 1)
+        if request.turn == 1:
+            return json.dumps({"tool": "replace_block", "path": path, "old": "# not there", "new": ""})
+        return tool_call(task, task.wrong, request.turn - 2)
+
+
+def _falls(lot: bytes, share: float) -> bool:
+    return int.from_bytes(lot, "big") < share * 2.0 ** (8 * len(lot))
 
 
 def _seen(task: Task) -> dict[str, str]:
