@@ -10,7 +10,8 @@ another machine. Each fault carries the digest of the code that judged it, and t
 
 Holds when at least 120 faults showed, 20 of each route, at least 98% are given to their owner, and no fault of the
 infrastructure to the model (sft, rl). `undetermined` counts as wrong.
-Not covered: two faults at once; a full disk, which on this engine stops the stage and leaves no attempt (bench/faults.py).
+Not covered: two faults at once; a full disk of the workspace, which stops the stage and leaves no attempt to blame on anybody
+(bench/faults.py): `full_disk` is that of a harness which keeps its trees on one.
 """
 
 from __future__ import annotations
@@ -44,14 +45,18 @@ KINDS: Mapping[str, tuple[Route, int, Kind]] = {
     "drifted_image": (Route.DATA, 3, faults.drifted_image),
     "flaky_test": (Route.DATA, 3, faults.flaky_test),
     "noisy_tool": (Route.DATA, 3, faults.noisy_tool),
+    "truncated_context": (Route.DATA, 3, faults.truncated_context),
     "protocol_never_shown": (Route.SFT, 4, models.protocol_never_shown),
     "wrong_rate": (Route.SFT, 3, models.wrong_rate),
     "untrained": (Route.SFT, 3, models.untrained),
     "broken_template": (Route.SFT, 3, models.broken_template),
     "forgotten_skill": (Route.SFT, 4, models.forgotten_skill),
     "harness_mismatch": (Route.SFT, 3, models.harness_mismatch),
+    "needs_hint": (Route.SFT, 3, faults.needs_hint),
+    "harness_overfit": (Route.SFT, 3, faults.harness_overfit),
     "rare_success": (Route.RL, 8, faults.rare_success),
     "knows_the_visible": (Route.RL, 6, faults.knows_the_visible),
+    "good_prefix": (Route.RL, 3, faults.good_prefix),
     "diverged_rl": (Route.RL, 6, models.diverged_rl),
     "wrong_suite": (Route.EVALUATION, 6, faults.wrong_suite),
     "no_room": (Route.EVALUATION, 9, faults.no_room),
@@ -59,6 +64,7 @@ KINDS: Mapping[str, tuple[Route, int, Kind]] = {
     "killed_sandbox": (Route.INFRASTRUCTURE, 6, faults.killed_sandbox),
     "dead_server": (Route.INFRASTRUCTURE, 6, faults.dead_server),
     "killed_harness": (Route.INFRASTRUCTURE, 5, faults.killed_harness),
+    "full_disk": (Route.INFRASTRUCTURE, 4, faults.full_disk),
     "slow_machine": (Route.INFRASTRUCTURE, 5, faults.slow_machine),
 }
 _SPEAKS_NOT = "protocol never_stops tool_misuse tool_choice argument_fidelity"
@@ -69,6 +75,8 @@ CAUSES: Mapping[str, frozenset[str]] = {
         "verifier_too_lax": "verifier_hole", "verifier_too_strict": "verifier_too_strict",
         "reward_conflict": "reward_conflict", "wrong_statement": "wrong_statement", "missing_family": "coverage",
         "near_duplicate": "contamination", "drifted_image": "drift", "flaky_test": "unstable", "noisy_tool": "unstable",
+        "truncated_context": "observation_cut", "needs_hint": "needs_hint", "harness_overfit": "harness_overfit",
+        "good_prefix": "rare_success", "full_disk": "infrastructure",
         "protocol_never_shown": _SPEAKS_NOT, "wrong_rate": "protocol never_stops forgetting",
         "untrained": "untrained", "broken_template": "template", "forgotten_skill": "forgetting",
         "harness_mismatch": f"{_SPEAKS_NOT} harness_overfit", "rare_success": "rare_success",

@@ -9,6 +9,8 @@ by the stage itself with the fault in its spec. Nothing here says to the ladder 
 from __future__ import annotations
 
 import contextlib
+import difflib
+import errno
 import json
 import os
 import random
@@ -22,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.faults import Server, children, tree_of
+from bench.faults import Server, children, fill, small_disk, tree_of
 from environments.bundles import builtin
 from environments.sources.instruction import instruction_tasks
 from environments.sources.library import functions
@@ -30,8 +32,9 @@ from environments.sources.lookup import answer_of, lookup_tasks
 from environments.sources.lookup import origins as question_origins
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
+from evals.chain import CUT
 from evals.evidence import collect
-from evals.rules import complete
+from evals.rules import complete, decide
 from schemas.attribution import Attribution
 from schemas.base import canonical
 from schemas.bucket import Route
@@ -40,12 +43,12 @@ from schemas.task import Case, Split, Task
 from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
 from stages import rounds
-from stages.attribute import climb, contaminated, open_lab, skills_of
+from stages.attribute import climb, contaminated, lineage, open_lab, skills_of
 from stages.context import Context, threads
 from stages.equipment import Equipment, equip
 from stages.rollout import Setting
-from stages.samplers import SampleRequest
-from stages.samplers.scripted_sampler import ScriptedSampler, fenced
+from stages.samplers import Sampler, SampleRequest
+from stages.samplers.scripted_sampler import ScriptedSampler, changed_block, fenced
 from stages.samplers.tokenization import Tokenization
 from stages.spec import dump_default, load_spec
 from stages.tasks import load_tasks, trained_origins
@@ -116,6 +119,17 @@ class World:
         record = self.ctx.record("goal")
         assert isinstance(record, GoalRecord)
         return record
+
+    def tried(self) -> list[Task]:
+        """Tasks that are attempted, of those that the data stage proved."""
+        names = {task.id for task in self.tasks}
+        return [task for task in load_tasks(self.ctx) if task.split is self.split and task.id in names][: self.most]
+
+    def sampler(self, bench: Equipment) -> Sampler:
+        """The last policy of the workspace, or this fault's own."""
+        folder = lineage(self.ctx, self.goal)[-1].folder()
+        known = {task.id: task for task in load_tasks(self.ctx)}
+        return Told(folder, known, self.texts) if self.texts else bench.sampler(folder, known)
 
 
 # --- workspaces
@@ -244,9 +258,7 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
     tasks = load_tasks(ctx)
     with equip(ctx, goal) as whole, ExitStack() as stack:
         bench = world.bench(whole) if world.bench else whole
-        names = {task.id for task in world.tasks}
-        tried = [task for task in tasks if task.split is world.split and task.id in names][: world.most]
-        attempts = _attempts(world, bench, tried, stack)
+        attempts = _attempts(world, bench, stack)
         evidence = collect(
             attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
             skills=skills_of(goal, tasks),
@@ -259,23 +271,16 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
         chosen = [firsts[task] for task in sorted(firsts)][:wanted]
         setting = world.setting(bench) if world.setting else bench.deployed()
         rules = complete(goal.spec.routes)
-        from evals.rules import decide
-
         logs = [decide(one.model_copy(update={"measured": []}), rules) for one in chosen]
         with open_lab(ctx, bench, tasks, attempts, setting=setting) as lab:
             found = climb(lab, attempts, chosen, rules)
     return [Decided(kind, owner, one, (log.cause, log.route)) for one, log in zip(found, logs, strict=True)]
 
 
-def _attempts(world: World, bench: Equipment, tasks: Sequence[Task], stack: ExitStack) -> list[Attempt]:
-    from stages.attribute import lineage
-
-    last = lineage(world.ctx, world.goal)[-1]
-    folder = last.folder()
-    known = {task.id: task for task in load_tasks(world.ctx)}
-    sampler = Told(folder, known, world.texts) if world.texts else bench.sampler(folder, known)
+def _attempts(world: World, bench: Equipment, stack: ExitStack) -> list[Attempt]:
+    sampler = world.sampler(bench)
     setting = world.setting(bench) if world.setting else bench.deployed()
-    asked = bench.requests(tasks, world.samples, Purpose.ATTRIBUTION, sampler.policy)
+    asked = bench.requests(world.tried(), world.samples, Purpose.ATTRIBUTION, sampler.policy)
     if world.around is not None:
         stack.enter_context(world.around(bench))
     found = bench.attempt(sampler, asked, setting=setting, audit="all")
@@ -500,19 +505,52 @@ def _priced(name: str, place: int, file: str, prices: dict[str, int]) -> Task:
 
 
 def flaky_test(site: Site) -> Iterator[World]:
-    """What is tested depends on chance: a right solution fails some of the time."""
-    prefix = "import os\n\nFLAKY = os.getrandom(1)[0] < 115\n\n\n"
-    pool = repairs(site, 6, 26)
+    """The hidden tests take two of their cases at random, without a seed, and expect two different ones: whoever is right
+    fails them some of the time, the known solution too.
 
-    def flaky(task: Task) -> Task:
-        path = task.editable[0]
-        code = task.gold[path].rstrip()
-        wrapped = f"{prefix}{code}\n\n\nif FLAKY:\n    {task.entry} = None\n"
-        return task.model_copy(update={"gold": {path: wrapped}})
-
-    tasks = [flaky(task) if task.split is Split.DEV else task for task in pool]
-    ctx = made(site, "flaky_test", tasks, sampling={"engine": "scripted:gold"})
+    Scoring the same outcome again says so (`unstable`). Where chance gives it three equal verdicts and then fails the known
+    solution, that is a `wrong_task`: another name, the same owner.
+    """
+    pool = repairs(site, 6, 20, per_function=2)
+    tasks = [task if task.split is Split.TRAIN else by_chance(task) for task in pool]
+    calls = {"max_turns": 6, "max_tool_calls": 6}
+    ctx = made(site, "flaky_test", tasks, sampling={"engine": "scripted:gold"}, budgets=calls)
     yield World(ctx, tasks, samples=1)
+
+
+DRAWN = """import copy
+import random
+
+from solution import {entry}
+
+CASES = [{cases}]
+
+
+def test_cases():
+    for args, wanted in CASES:
+        assert {entry}(*copy.deepcopy(args)) == wanted
+
+
+def test_two_at_random():
+    one, other = {{random.randrange(4), random.randrange(4)}}
+    for args, wanted in (CASES[one], CASES[other]):
+        assert {entry}(*copy.deepcopy(args)) == wanted
+"""
+
+
+def by_chance(task: Task) -> Task:
+    """The same repair as a repository whose test file draws. What is drawn is no assertion: the decoy of one that holds by
+    chance passes by chance too, which the verifier takes for tampering."""
+    cases = [case for case in task.hidden if not case.raises]
+    told = ", ".join(f"({case.args!r}, {case.expected!r})" for case in cases)
+    file = "tests/test_solution.py"
+    return task.model_copy(
+        update={
+            "kind": "repository", "visible": [], "hidden": [], "entry": None,
+            "tests": {file: DRAWN.format(entry=task.entry, cases=told)},
+            "f2p": [f"{file}::test_cases"], "p2p": [f"{file}::test_two_at_random"],
+        }
+    )  # fmt: skip
 
 
 def noisy_tool(site: Site) -> Iterator[World]:
@@ -531,7 +569,47 @@ def noisy_tool(site: Site) -> Iterator[World]:
     yield World(ctx, tasks, samples=2)
 
 
-# --- rl: seldom right, right only where it is seen
+def truncated_context(site: Site) -> Iterator[World]:
+    """The file is longer than what the harness shows of it, and what is to be changed stands behind the cut, twice. The
+    policy names what it saw together with enough around it to stand once; what it did not see it names by itself alone."""
+    tasks = [_long(task) for task in repairs(site, 4, 12)]
+    ctx = made(site, "truncated_context", tasks, harness="tools", budgets={"max_turns": 4})
+    yield World(ctx, tasks, _by_what_is_shown, samples=1)
+
+
+def _long(task: Task) -> Task:
+    """The function behind a page of notes and its own earlier version."""
+    path, name = task.editable[0], task.entry
+    notes = "".join(
+        f"# {n}. Callers of release {n} expect what that release gave them; see its notes.\n" for n in range(12)
+    )
+    head = notes + task.files[path].replace(f"{name}(", f"{name}_before(").rstrip() + "\n\n\n"
+    trees = {tree: {path: head + getattr(task, tree)[path]} for tree in ("files", "gold", "wrong")}
+    return task.model_copy(update=trees)
+
+
+def _by_what_is_shown(task: Task, request: SampleRequest) -> str:
+    path = task.editable[0]
+    if request.turn == 0:
+        return json.dumps({"tool": "read_file", "path": path})
+    if request.turn > 1:
+        return json.dumps({"tool": "submit"})
+    of = changed_lines if str(request.messages[-1]["content"]).endswith(CUT) else changed_block
+    old, new = of(task.files[path], task.gold[path])
+    return json.dumps({"tool": "replace_block", "path": path, "old": old, "new": new})
+
+
+def changed_lines(before: str, after: str) -> tuple[str, str]:
+    """The lines that differ and none around them; the one above where lines were only added."""
+    left, right = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    blocks = difflib.SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
+    changed = [code for code in blocks if code[0] != "equal"]
+    start, end = changed[0][1], changed[-1][2]
+    start -= start == end
+    return "".join(left[start:end]), "".join(right[start : len(right) - (len(left) - end)])
+
+
+# --- rl: seldom right, right only where it is seen, right from a good beginning
 
 
 def rare_success(site: Site) -> Iterator[World]:
@@ -548,6 +626,47 @@ def knows_the_visible(site: Site) -> Iterator[World]:
     yield World(
         ctx, tasks, samples=8, only=lambda attempts: {a.trajectory.task_id for a in attempts if a.verdict.passed}
     )
+
+
+def good_prefix(site: Site) -> Iterator[World]:
+    """Few attempts begin well; from such a beginning most would pass, this one did not, and no other of the task has."""
+    tasks = repairs(site, 8, 24, per_function=2)
+    ctx = made(
+        site,
+        "good_prefix",
+        tasks,
+        harness="tools",
+        sampling={"engine": "scripted:begins@0.06"},
+        budgets={"max_turns": 5},
+    )
+    yield World(ctx, tasks, samples=8, only=stumbled)
+
+
+def stumbled(attempts: Sequence[Attempt]) -> set[str]:
+    """Attempts that began well, at tasks that none passed."""
+    solved = {a.trajectory.task_id for a in attempts if a.verdict.passed}
+    firsts = {a.trajectory.id: a.trajectory.turns[0].call or {} for a in attempts if a.trajectory.task_id not in solved}
+    return {name for name, call in firsts.items() if call.get("name") == "read_file"}
+
+
+# --- sft: what was never shown without help, or in another protocol alone
+
+
+def needs_hint(site: Site) -> Iterator[World]:
+    """The policy corrects what it is pointed to, and finds nothing by itself."""
+    tasks = repairs(site, 8, 5)
+    ctx = made(site, "needs_hint", tasks, sampling={"engine": "scripted:hinted"})
+    yield World(ctx, tasks)
+
+
+def harness_overfit(site: Site) -> Iterator[World]:
+    """The policy is right in tool calls alone, and measured in another protocol, which it speaks."""
+    tasks = repairs(site, 8, 5)
+    ctx = made(
+        site, "harness_overfit", tasks, sampling={"engine": "scripted:drilled"},
+        backflow={"attribution": {"harnesses": ["tools"]}},
+    )  # fmt: skip
+    yield World(ctx, tasks)
 
 
 # --- evaluation: another suite, no room
@@ -666,6 +785,28 @@ def killed_harness(site: Site) -> Iterator[World]:
     yield World(ctx, tasks, texts, samples=1, only=_lost)
 
 
+def full_disk(site: Site) -> Iterator[World]:
+    """The harness checks each tree out on a disk of its own, which is full after the first few: real ENOSPC, one by one."""
+    tasks = repairs(site, 4, 12)
+    with small_disk(site.folder / "disk", mib=1) as disk:
+        line = '    task = request["task"]\n'
+        keeps = f"    with open({str(disk)!r} + '/' + request['id'], 'w') as file:\n        file.write(str(task))\n"
+        ctx = made(
+            site, "full_disk", tasks, harness="bundles/keeps", sampling={"engine": "scripted:gold"},
+            _bundles={"bundles/keeps": altered("fenced", ("main.py", line, line + keeps), name="keeps")},
+        )  # fmt: skip
+
+        @contextmanager
+        def full(bench: Equipment) -> Iterator[None]:
+            ballast = fill(disk, left_kib=16)
+            try:
+                yield
+            finally:
+                ballast.unlink()
+
+        yield World(ctx, tasks, samples=1, around=full, only=_without_room)
+
+
 def dead_server(site: Site) -> Iterator[World]:
     """The server of the policy dies in the first batch and is back for the last."""
     tasks = repairs(site, 4, 12)
@@ -685,6 +826,10 @@ def dead_server(site: Site) -> Iterator[World]:
 
 def _lost(attempts: Sequence[Attempt]) -> set[str]:
     return {a.trajectory.id for a in attempts if a.verdict.status is Status.ERROR}
+
+
+def _without_room(attempts: Sequence[Attempt]) -> set[str]:
+    return {a.trajectory.id for a in attempts if os.strerror(errno.ENOSPC) in str(a.verdict.reason)}
 
 
 def scripted_base(site: Site) -> Path:
