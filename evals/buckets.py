@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -364,10 +364,13 @@ def _column(rows: Mapping[str, Row], place: int) -> dict[str, tuple[str, float]]
     return {task: (row[0], row[place]) for task, row in rows.items()}  # type: ignore[misc]
 
 
-def treat(buckets: Iterable[Bucket], materials: Iterable[Material]) -> list[Bucket]:
-    """The buckets, those with approved material marked as treated."""
-    approved = {m.bucket for m in materials if m.approved}
-    return [b.model_copy(update={"treated": b.id in approved}) for b in buckets]
+def treat(
+    buckets: Iterable[Bucket], materials: Iterable[Material], applied: Callable[[Material], bool] = lambda _: False
+) -> list[Bucket]:
+    """The buckets, those with approved material marked as treated. A proposal treats nothing until somebody has carried it
+    out; `applied` says so."""
+    given = {m.bucket for m in materials if m.approved and (m.kind != "proposal" or applied(m))}
+    return [b.model_copy(update={"treated": b.id in given}) for b in buckets]
 
 
 def central(evidence: Sequence[Evidence]) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from environments.bundles import Bundle
 from environments.sources.splits import order
+from evals.applied import Stand, applied
 from evals.buckets import Half, account, attempted, build, compare, treat
 from evals.evidence import collect
 from evals.rules import complete, rules_digest
@@ -223,7 +224,8 @@ def _changes(
     before = [
         a for a in read_attempts(folder / "attempts.parquet") if (a.trajectory.task_id, a.trajectory.task) in names
     ]
-    origins = trained_origins(load_tasks(ctx, previous[-1]))
+    earlier = load_tasks(ctx, previous[-1])
+    origins = trained_origins(earlier)
     if "attributions" in last.artifacts:
         found = read_attributions(ctx.workspace.open_artifact(last.artifacts["attributions"]))
         then, now = _half(before, list(known.values()), found), _covered(measuring, origins)
@@ -231,9 +233,14 @@ def _changes(
         then = Half.of(before, known, origins)
         now = Half.of(_of(attempts, list(known.values())), known, origins)
     handed, _ = handed_by(ctx, previous[-1])
-    treated = treat(last.buckets, handed)  # as this round took it, people's decisions since included
-    audited: GoalRecord = ctx.record("goal")
-    blind = () if audited.bundles.audit_verifier else CONTESTED
+    goal: GoalRecord = ctx.record("goal")
+    stands = (
+        Stand(ctx.record("goal", previous[-1]), {task.id: task for task in earlier}),
+        Stand(goal, {task.id: task for task in load_tasks(ctx)}),
+    )
+    # As this round took it, people's decisions since included.
+    treated = treat(last.buckets, handed, lambda item: applied(item, *stands))
+    blind = () if goal.bundles.audit_verifier else CONTESTED
     changed = compare(treated, then, now, rules, blind=blind)
     spent = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
     return [change.model_copy(update={"cost": spent[change.bucket]}) for change in changed]

@@ -108,7 +108,7 @@ def _row(bucket: Bucket, number: int, handed: Sequence[Material], after: Backflo
         route=handed[0].route if handed else bucket.route,
         rule=bucket.rule,
         decided_by=bucket.overridden_by,
-        treated=change.treated if change else any(item.approved for item in handed),
+        treated=change.treated if change else any(item.approved and item.kind != "proposal" for item in handed),
         material=[worded(item) for item in handed if item.approved],
         difference=change.difference if change else None,
         verdict=change.verdict if change else None,

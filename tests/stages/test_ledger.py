@@ -89,6 +89,16 @@ def test_what_is_escalated_waits_for_a_person_who_may_let_it_through(space: Work
     assert (row.treated, row.material, row.cost) == (True, ["3 tasks"], {"tasks": 3.0})
 
 
+def test_an_approved_proposal_is_no_treatment_before_a_round_has_measured_it_as_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    own = fabricated.workspace(tmp_path_factory.mktemp("proposed") / "loop")
+    item = fabricated.tasks_for(B).model_copy(update={"kind": "proposal", "amount": 0})
+    fabricated.leave(own, 1, [B], [item])
+    (row,) = ledger(fabricated.context(own, 2))
+    assert (row.treated, row.material) == (False, ["proposal"])
+
+
 def test_the_backflow_stage_knows_the_routes_that_the_round_began_under(space: Workspace) -> None:
     known = identified(bucket=B.id, round=2, route="rl", who="ann", when=now(), because="it learns")
     append(space, known)
