@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,14 @@ from stages.recall import Recall
 from stages.spec import load_spec
 from stages.workspace import Workspace
 
-EXAMPLES = 40
+EXAMPLES = 40  # what pages and tables show is among the first of these; MLflow gets all that failed
 
 
-def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: int = 12) -> RoundView:
-    """The view of one round, with up to `depth` rounds before it. Attempts are read only where they are shown."""
+def view_of(
+    space: Workspace, number: int, with_attempts: bool = False, depth: int = 12, most: int | None = EXAMPLES
+) -> RoundView:
+    """The view of one round, with up to `depth` rounds before it. Attempts are read only where they are shown, at most `most`
+    of them; None: every failure that was attributed."""
     records: dict[StageName, Record] = {s: r for s in STAGES if (r := space.read(number, s)) is not None}
     earlier = [n for n in space.rounds() if n < number]
     said = attributions(space, records) if with_attempts else {}
@@ -38,7 +42,7 @@ def view_of(space: Workspace, number: int, with_attempts: bool = False, depth: i
         telemetry={stage: space.telemetry(number, stage) for stage in records},
         pins=space.pins(number),
         previous=view_of(space, earlier[-1], depth=depth - 1) if earlier and depth > 0 else None,
-        attempts=examples(space, records, list(said)) if with_attempts else (),
+        attempts=examples(space, records, list(said), most) if with_attempts else (),
         comparison=compare(space, earlier[-1], number) if both else None,
         stale=[use for use in Recall(space).uses() if use.round == number] if with_attempts else (),
         attributions=said,
@@ -74,14 +78,16 @@ def attributions(space: Workspace, records: dict[StageName, Record]) -> dict[str
     return {row.trajectory: row for row in rows}
 
 
-def examples(space: Workspace, records: dict[StageName, Record], also: Sequence[str] = ()) -> Sequence[Attempt]:
+def examples(
+    space: Workspace, records: dict[StageName, Record], also: Sequence[str] = (), most: int | None = EXAMPLES
+) -> Sequence[Attempt]:
     """Failed attempts worth reading: the buckets' examples first, then their other members, then `also`."""
     backflow: Any = records.get("backflow")
     if backflow is None or "attempts" not in backflow.artifacts:
         return ()
     wanted = [bucket.example for bucket in backflow.buckets]
     wanted += [member for bucket in backflow.buckets for member in bucket.members[:3]]
-    names = list(dict.fromkeys([*wanted, *also]))[:EXAMPLES]
+    names = list(dict.fromkeys([*wanted, *also]))[:most]
     rows = read_attempts(space.open_artifact(backflow.artifacts["attempts"]) / "attempts.parquet")
     by_id = {attempt.trajectory.id: attempt for attempt in rows}
     return [by_id[name] for name in names if name in by_id]
@@ -93,7 +99,14 @@ def track(space: Workspace, number: int, stage: StageName) -> None:
 
     spec = load_spec(space.root / "goal.yaml")
     uri = spec.runtime.tracking_uri or default_uri(space.root)
-    log_stage(uri, spec.name, view_of(space, number, with_attempts=stage == "backflow"), stage)
+    most, view = spec.runtime.max_traces, view_of(space, number, with_attempts=stage == "backflow", most=None)
+    log_stage(uri, spec.name, view, stage, most)
+    failed = len(view.failed_attempts())
+    if failed > most:
+        print(
+            f"postloop: round {number}: MLflow has traces of {most} of {failed} failures, no more than runtime.max_traces",
+            file=sys.stderr,
+        )
 
 
 def default_uri(root: Path) -> str:

@@ -39,9 +39,9 @@ from schemas.rl import RlRecord
 from schemas.sft import SftRecord
 from schemas.trajectory import Attempt, Turn
 
-MAX_TRACES = 20
 MAX_TRACE_TEXT = 4000  # characters of one field of a span; a trace of 10 KB costs a millisecond, one of 1 MB a hundred
 _PARAM_VALUE, _TAG_VALUE, _KEY, _PARAMS_A_BATCH, _METRICS_A_BATCH = 6000, 8000, 250, 100, 1000
+_TRACES_A_PAGE = 100
 _SECTIONS = ("data", "sft", "rl", "evaluation", "backflow")
 _COMPLETE, _RECORD, _ROUND, _STAGE = "postloop.complete", "postloop.record", "postloop.round", "postloop.stage"
 _QUIET = ("mlflow", "alembic", "sqlalchemy.engine")
@@ -66,26 +66,27 @@ def default_uri(workspace: Path) -> str:
     return f"sqlite:///{(workspace / '.postloop' / 'mlflow.db').resolve()}"
 
 
-def log_round(uri: str, experiment: str, view: RoundView) -> dict[str, str]:
+def log_round(uri: str, experiment: str, view: RoundView, max_traces: int | None = None) -> dict[str, str]:
     """Log what the view holds: the round, every stage that has a record, the page and the pins. Run ids by name.
 
-    The names are `round` and the stages'. Raises TrackingError when MLflow or its storage fails.
+    The names are `round` and the stages'. `max_traces`: of the failures that the view holds; None: all of them. Raises
+    TrackingError when MLflow or its storage fails.
     """
-    with _session(uri, experiment) as log:
+    with _session(uri, experiment, max_traces) as log:
         parent = log.parent(view)
         ids = {"round": parent} | {stage: log.stage(view, stage, parent) for stage, _ in view.ordered()}
         log.finish_round(view, parent)
         return ids
 
 
-def log_stage(uri: str, experiment: str, view: RoundView, stage: StageName) -> str:
+def log_stage(uri: str, experiment: str, view: RoundView, stage: StageName, max_traces: int | None = None) -> str:
     """Log one finished stage under its round, and the round's own page when it was the last; the id of the stage's run.
 
     Raises InputError when the view has no such record, TrackingError when MLflow or its storage fails.
     """
     if stage not in view.records:
         raise InputError(f"round {view.round}: stage {stage} has no record to log; run it first")
-    with _session(uri, experiment) as log:
+    with _session(uri, experiment, max_traces) as log:
         parent = log.parent(view)
         run_id = log.stage(view, stage, parent)
         if view.complete:
@@ -94,9 +95,9 @@ def log_stage(uri: str, experiment: str, view: RoundView, stage: StageName) -> s
 
 
 @contextmanager
-def _session(uri: str, experiment: str) -> Iterator[_Log]:
+def _session(uri: str, experiment: str, max_traces: int | None) -> Iterator[_Log]:
     with client_of(uri) as client:
-        yield _Log(client, uri, experiment)
+        yield _Log(client, uri, experiment, max_traces)
 
 
 @contextmanager
@@ -116,6 +117,19 @@ def client_of(uri: str) -> Iterator[Any]:
             mlflow.set_tracking_uri(previous)
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
+
+
+def traces_of(client: Any, experiment: str, run_id: str | None = None) -> Iterator[Any]:
+    """Every trace of an experiment, or of one run, without its spans: MLflow hands them out page by page."""
+    token: str | None = None
+    while True:
+        page = client.search_traces(
+            locations=[experiment], run_id=run_id, include_spans=False, max_results=_TRACES_A_PAGE, page_token=token
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 @contextmanager
@@ -141,8 +155,8 @@ def _translated(uri: str) -> Iterator[None]:
 class _Log:
     """One experiment. Every method may be called again and leaves the same runs."""
 
-    def __init__(self, client: Any, uri: str, experiment: str) -> None:
-        self.client = client
+    def __init__(self, client: Any, uri: str, experiment: str, max_traces: int | None) -> None:
+        self.client, self.max_traces = client, max_traces
         self.experiment = self._experiment(uri, experiment)
 
     def _experiment(self, uri: str, name: str) -> str:
@@ -230,9 +244,9 @@ class _Log:
 
     def _discard(self, run_id: str) -> None:
         """An unfinished run and its traces go: what they lack cannot be told from what they have."""
-        traces = self.client.search_traces(locations=[self.experiment], run_id=run_id, include_spans=False)
-        if traces:
-            self.client.delete_traces(self.experiment, trace_ids=[trace.info.trace_id for trace in traces])
+        traces = [trace.info.trace_id for trace in traces_of(self.client, self.experiment, run_id)]
+        for start in range(0, len(traces), _TRACES_A_PAGE):
+            self.client.delete_traces(self.experiment, trace_ids=traces[start : start + _TRACES_A_PAGE])
         self.client.delete_run(run_id)
 
     def _write(
@@ -300,17 +314,16 @@ class _Log:
             self.client.set_tag(run_id, "postloop.registry", f"refused: {one_line(str(error), 300)}")
 
     def _traces(self, view: RoundView, run_id: str) -> None:
-        """Failed examples as traces, their bucket as an assessment. MLflow only warns of a lost trace: count them."""
-        failed = view.failed_attempts(MAX_TRACES)
-        for attempt in failed:
+        """Failures as traces, their bucket as an assessment; the run says how many of how many. MLflow only warns of a lost
+        trace: count them."""
+        failed = view.failed_attempts()
+        chosen = failed[: self.max_traces]
+        for attempt in chosen:
             self._trace(view, attempt, run_id)
-        found = self.client.search_traces(
-            locations=[self.experiment], run_id=run_id, include_spans=False, max_results=MAX_TRACES + 1
-        )
-        if len(found) != len(failed):
-            raise TrackingError(
-                f"MLflow kept {len(found)} of {len(failed)} traces of run {run_id}; log the stage again"
-            )
+        found = sum(1 for _ in traces_of(self.client, self.experiment, run_id))
+        if found != len(chosen):
+            raise TrackingError(f"MLflow kept {found} of {len(chosen)} traces of run {run_id}; log the stage again")
+        self.client.set_tag(run_id, "postloop.traces", f"{len(chosen)} of {len(failed)}")
 
     def _trace(self, view: RoundView, attempt: Attempt, run_id: str) -> None:
         import mlflow
@@ -474,6 +487,8 @@ def _metrics(record: Record) -> dict[str, list[tuple[int, float]]]:
         points |= _numbers("", {"failures": record.failures, "attempts": record.attempts})
         points |= _points({f"bucket/{b.cause}/{b.family}": b.measured for b in record.buckets})
         points |= _points({f"change/{c.cause}/{c.family}": c.difference for c in record.changes})
+        for rung, cost in record.ladder.items():
+            points |= _numbers(f"ladder/{_key(rung)}", cost.model_dump())
     return points
 
 

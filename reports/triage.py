@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from reports.text import one_line
-from reports.tracking import client_of
+from reports.tracking import client_of, traces_of
 
 NAMES = ("route", "approve")
-_PAGE = 200
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,9 @@ def read_assessments(uri: str, experiment: str) -> list[Label]:
         return []  # to look must not make a database
     with client_of(uri) as client:
         found = client.get_experiment_by_name(experiment)
-        traces = _traces(client, str(found.experiment_id)) if found is not None else ()
+        traces = traces_of(client, str(found.experiment_id)) if found is not None else ()
         labels = [label for trace in traces for label in _labels(trace.info)]
     return sorted(labels, key=lambda label: (label.when, label.assessment))
-
-
-def _traces(client: Any, experiment: str) -> Iterator[Any]:
-    token: str | None = None
-    while True:
-        page = client.search_traces(locations=[experiment], include_spans=False, max_results=_PAGE, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
 
 
 def _labels(info: Any) -> Iterator[Label]:

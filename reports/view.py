@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar
 
 from reports.text import decide
@@ -192,28 +193,33 @@ class RoundView:
 
     def bucket_of(self, attempt: Attempt) -> Bucket | None:
         """The bucket that counts the attempt; else that of the cause and family that it was attributed to."""
-        buckets = self.backflow.buckets if self.backflow else []
         name = attempt.trajectory.id
-        found = next((bucket for bucket in buckets if name == bucket.example or name in bucket.members), None)
-        said = self.attributions.get(name)
+        found, said = self._bucket_by_member.get(name), self.attributions.get(name)
         if found is not None or said is None:
             return found
-        return next((bucket for bucket in buckets if bucket.id == bucket_id(said.cause, said.evidence.family)), None)
+        return self._bucket_by_id.get(bucket_id(said.cause, said.evidence.family))
 
-    def failed_attempts(self, limit: int) -> list[Attempt]:
-        """Examples that failed, could not be judged or are contested, at most `limit`: turn by turn one of each bucket, so
-        that a person can speak of every bucket; those of none last."""
+    @cached_property
+    def _bucket_by_member(self) -> Mapping[str, Bucket]:
+        buckets = self.backflow.buckets if self.backflow else []
+        return {name: bucket for bucket in reversed(buckets) for name in (bucket.example, *bucket.members)}
+
+    @cached_property
+    def _bucket_by_id(self) -> Mapping[str, Bucket]:
+        return {bucket.id: bucket for bucket in (self.backflow.buckets if self.backflow else [])}
+
+    def failed_attempts(self) -> list[Attempt]:
+        """Those held that failed, could not be judged or are contested: turn by turn one of each bucket, so that whoever
+        takes the first few can speak of every bucket; those of none last."""
         failed = [a for a in self.attempts if not a.verdict.passed or self.bucket_of(a) is not None]
         turns: Counter[str] = Counter()
         ranked = []
-        for attempt in sorted(failed, key=lambda a: (not self._is_example(a), a.trajectory.id)):
+        examples = {bucket.example for bucket in (self.backflow.buckets if self.backflow else [])}
+        for attempt in sorted(failed, key=lambda a: (a.trajectory.id not in examples, a.trajectory.id)):
             bucket = self.bucket_of(attempt)
             turns[bucket.id if bucket else ""] += 1
             ranked.append((bucket is None, turns[bucket.id] if bucket else 0, attempt.trajectory.id, attempt))
-        return [row[-1] for row in sorted(ranked, key=lambda row: row[:3])][: max(limit, 0)]
-
-    def _is_example(self, attempt: Attempt) -> bool:
-        return attempt.trajectory.id in {bucket.example for bucket in (self.backflow.buckets if self.backflow else [])}
+        return [row[-1] for row in sorted(ranked, key=lambda row: row[:3])]
 
     def decided(self, bucket: str) -> list[TriageDecision]:
         """What people decided about a bucket of this round, or one failure of it, oldest first."""

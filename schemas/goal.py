@@ -125,6 +125,9 @@ class RuntimeSpec(Frozen):
     stage_retries: int = Field(default=1, ge=0, description="Prefect retries of a stage, infrastructure errors only")
     device: str = "cpu"
     tracking_uri: str | None = Field(default=None, description="MLflow; None: SQLite in the workspace")
+    max_traces: int = Field(
+        default=1000, ge=0, description="failures of a round that MLflow gets as traces, about 70 ms each"
+    )
     vllm_url: str | None = Field(default=None, description="OpenAI-compatible server for the vllm sampler")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from schemas.attribution import Attribution
 from schemas.backflow import BackflowRecord
 from schemas.base import canonical, digest_of
 from schemas.bucket import Bucket, BucketChange, Material, Route, bucket_id
@@ -70,6 +71,7 @@ def leave(
     changes: Sequence[BucketChange] = (),
     decisions: Sequence[str] = (),
     attempts: Sequence[Attempt] = (),
+    attributions: Sequence[Attribution] = (),
     until: str = "backflow",
 ) -> BackflowRecord:
     """Goal, data and backflow of a round; the stages between are not there, and nothing here asks for them."""
@@ -92,6 +94,10 @@ def leave(
                 space, "backflow", "attempts", lambda f: write_attempts(f / "attempts.parquet", list(attempts))
             )
             record = record.model_copy(update={"artifacts": {"attempts": table}})
+        if attributions:
+            lines = b"".join(canonical(one.model_dump(mode="json")) + b"\n" for one in attributions)
+            answers = store(space, "backflow", "attributions", lambda f: (f / "attributions.jsonl").write_bytes(lines))
+            record = record.model_copy(update={"artifacts": {**record.artifacts, "attributions": answers}})
         space.commit(number, record, {})
     return record
 
