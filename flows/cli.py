@@ -344,6 +344,7 @@ def failures(
     ledger: Annotated[
         bool, typer.Option("--ledger", help="all rounds: what each bucket was, what was done, what came of it")
     ] = False,
+    matrix: Annotated[bool, typer.Option("--matrix", help="the buckets beside the last rounds")] = False,
     workspace: Folder = HERE,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -352,16 +353,33 @@ def failures(
     from flows.review import number_of, view_of
     from reports.tables import failures as table
 
+    if ledger and matrix:
+        raise InputError("--ledger and --matrix: give one of the two")
     space = _open(workspace)
     if ledger:
         return _ledger(space, number_of(space, number), as_json)
-    view = view_of(space, number_of(space, number), with_attempts=True)
+    view = view_of(space, number_of(space, number), with_attempts=not matrix)
     if view.backflow is None:
         raise InputError(f"round {view.round}: backflow has not run yet; run `postloop run`")
+    if matrix:
+        return _matrix(view, as_json)
     if as_json:
         print_json(view.backflow.model_dump(mode="json"))
     else:
         display(table(view.backflow.buckets, {a.trajectory.id: a for a in view.attempts}, view))
+    return EXIT_DONE
+
+
+def _matrix(view: Any, as_json: bool) -> int:
+    from reports.tables import matrix as table
+
+    if not as_json:
+        display(table(view))
+        return EXIT_DONE
+    rounds = [old for old in view.history() if old.backflow is not None]
+    print_json(
+        [{"round": old.round, "buckets": [b.model_dump(mode="json") for b in old.backflow.buckets]} for old in rounds]
+    )
     return EXIT_DONE
 
 

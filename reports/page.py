@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from reports import plots, text
 from reports.view import POLICIES, RoundView
+from schemas.attribution import DOES
 from schemas.bucket import Bucket, Route
 from schemas.metrics import Decision
 from schemas.record import STAGES
@@ -110,6 +111,7 @@ def _context(view: RoundView) -> dict[str, Any]:
         "bucket_flow": _bucket_flow(view),
         "bucket_names": _bucket_names(view),
         "share_bar": plots.share_bar,
+        "rung_does": DOES,
     }
 
 

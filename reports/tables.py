@@ -23,6 +23,7 @@ from reports.text import NONE, clip, estimate, interval, number, one_line, secon
 from reports.view import POLICIES, RoundView
 from schemas.atif import ContentPart, ForeignEntry, ObservationResult, Step
 from schemas.atif import Trajectory as Document
+from schemas.attribution import DOES, Cost
 from schemas.bucket import Bucket
 from schemas.ledger import LedgerRow
 from schemas.metrics import Decision, Estimate, Gate
@@ -39,6 +40,7 @@ __all__ = [
     "interval",
     "ledger",
     "ledger_markdown",
+    "matrix",
     "number",
     "plan",
     "seconds",
@@ -49,6 +51,7 @@ __all__ = [
 
 _STYLE = {Decision.GO: "green", Decision.NO_GO: "red", Decision.INCONCLUSIVE: "yellow"}
 _ROUTE_STYLE = {"infrastructure": "red", "undetermined": "dim"}
+_VERDICT_STYLE = {"shrank": "green", "grew": "red", "unchanged": "dim"}
 BODY_CHARS = 6000
 STEPS_SHOWN = 200
 
@@ -204,7 +207,7 @@ def failures(
     """A row a bucket, and below the table why it was routed so, what that took, its material and an example of each.
 
     `examples`: trajectory id -> attempt, for what went wrong in the example. `view`: adds the shares of earlier rounds, what
-    experiments took and left open, and the material with the person who decided about it.
+    experiments took and left open, the first bad turn, and the material with the person who decided about it.
     """
     table = Columns(
         "id", "cause / family", ("size", "right"), ("share", "right"), ("measured", "right"), "route", whole=("id",)
@@ -213,13 +216,55 @@ def failures(
         table.add_row(
             Text(bucket.id),
             _cause_cell(bucket),
-            Text(f"{bucket.size}/{bucket.denominator}"),
+            _size_cell(bucket),
             _stacked(bucket.share),
             _stacked(bucket.measured),
             _route_cell(bucket, view),
         )
     parts = [part for bucket in buckets for part in (Text(), _heading(bucket), _because(bucket, examples or {}, view))]
-    return Group(table, *parts) if buckets else Text("no failures", "green")
+    return Group(table, *_ladder(view), *parts) if buckets else Text("no failures", "green")
+
+
+def _size_cell(bucket: Bucket) -> Text:
+    """With its bounds, where only a sample was looked at to the end."""
+    cell = Text(f"{bucket.size}/{bucket.denominator}")
+    if bucket.size_high and (bucket.size_low, bucket.size_high) != (bucket.size, bucket.size):
+        cell.append(f"\n{bucket.size_low}–{bucket.size_high}", "dim")
+    return cell
+
+
+MATRIX_ROUNDS = 5  # beside each other on 80 columns
+
+
+def matrix(view: RoundView) -> RenderableType:
+    """Buckets beside the last rounds: size, whether it was treated, and how it had changed one round later."""
+    rounds = [number for number, _ in view.trend("")][-MATRIX_ROUNDS:]
+    table = Columns("cause / family", *((f"round {number}", "right") for number in rounds))
+    for bucket in view.all_buckets():
+        cells = [(number, one) for number, one in view.trend(bucket.id) if number in rounds]
+        if any(one for _, one in cells):
+            table.add_row(_cause_cell(bucket), *(_matrix_cell(view, number, one) for number, one in cells))
+    return table if table.row_count else Text("no bucket in any round", "dim")
+
+
+def _matrix_cell(view: RoundView, number: int, bucket: Bucket | None) -> Text:
+    if bucket is None:
+        return Text(NONE, "dim")
+    change = view.change_of(bucket.id, number)
+    treated = change.treated if change else bucket.treated
+    cell = Text(f"{bucket.size}/{bucket.denominator}").append(f"\n{'treated' if treated else 'untreated'}", "dim")
+    return cell.append(f"\n{change.verdict}", _VERDICT_STYLE.get(change.verdict, "yellow")) if change else cell
+
+
+def _ladder(view: RoundView | None) -> list[RenderableType]:
+    """What each rung took in the round, and how far the cheap ones reach."""
+    rungs = view.ladder() if view else []
+    table = Columns("rung", "", *((unit, "right") for unit in Cost.model_fields))
+    for rung, cost in rungs:
+        table.add_row(Text(rung.value), Text(DOES[rung], "dim"), *(Text(f"{n:,}") for _, n in cost))
+    parts: list[RenderableType] = [Text(), table] if rungs else []
+    settled = view.settled() if view else None
+    return [*parts, Text(), Text(str(settled))] if settled else parts
 
 
 def _cause_cell(bucket: Bucket) -> Text:
@@ -242,6 +287,7 @@ def _because(bucket: Bucket, examples: Mapping[str, Attempt], view: RoundView | 
         ("measured", _trend(view, bucket) if view else None),
         ("material", "\n".join(_material_lines(view, bucket)) or None if view else None),
         ("example", _example(bucket, examples)),
+        ("bad turn", _bad_turn(bucket, examples, view) if view else None),
     )
     return Padding(facts, (0, 0, 0, 2))
 
@@ -331,7 +377,7 @@ def _markdown(cell: str) -> str:
 
 
 def _stacked(of: Estimate) -> Text:
-    return Text(number(of.value, 2), no_wrap=True).append(f"\n{interval(of, 2)}", "dim")
+    return Text(number(of.value, 2)).append(f"\n{interval(of, 2)}", "dim")
 
 
 def _example(bucket: Bucket, examples: Mapping[str, Attempt]) -> str:
@@ -343,6 +389,18 @@ def _example(bucket: Bucket, examples: Mapping[str, Attempt]) -> str:
     failed = next((check for check in found.verdict.checks if not check.passed), None)
     why = failed.detail or failed.name if failed else found.verdict.reason or found.trajectory.stop
     return f"{visible(name)}: {one_line(why, 80)}"
+
+
+def _bad_turn(bucket: Bucket, examples: Mapping[str, Attempt], view: RoundView) -> str | None:
+    """The first one that went wrong in the example, where that is known, and what it says."""
+    said, found = view.said_of(bucket), examples.get(bucket.example)
+    turns = found.trajectory.turns if found else []
+    if said is None or said.first_bad_turn is None or said.first_bad_turn >= len(turns):
+        return None
+    turn = turns[said.first_bad_turn]
+    problem = turn.parse_error or turn.tool_error or turn.forbidden
+    what = f"{one_line(problem, 80)}: " if problem else ""
+    return f"{said.first_bad_turn + 1} of {len(turns)}: {what}{one_line(turn.text, 120)}"
 
 
 def attempt(row: Attempt) -> RenderableType:

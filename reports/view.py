@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from reports.text import decide
-from schemas.attribution import Attribution
+from schemas.attribution import Attribution, Cost, Rung
 from schemas.backflow import BackflowRecord
 from schemas.bucket import Bucket, BucketChange, Material, bucket_id
 from schemas.compare import Comparison
@@ -68,6 +68,23 @@ class PinChange:
     @property
     def changed(self) -> bool:
         return self.before != self.now
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Failures decided by the log, L0 and L1 alone; with attempts of a policy (L2, L3); and open, as an experiment that was
+    not made could give them to another owner."""
+
+    alone: int
+    sampled: int
+    open: int
+
+    def __str__(self) -> str:
+        total = self.alone + self.sampled + self.open
+        return (
+            f"{self.alone} of {total} decided by the log, L0 and L1 alone, {self.sampled} with L2 or L3; "
+            f"{self.open} still open"
+        )
 
 
 @dataclass(frozen=True)
@@ -249,6 +266,20 @@ class RoundView:
         """Why its example failed, where experiments say so."""
         return self.attributions.get(bucket.example)
 
+    def ladder(self) -> list[tuple[Rung, Cost]]:
+        """What each rung's experiments took; nothing where none were made."""
+        spent = self.backflow.ladder if self.backflow else {}
+        return [(rung, spent[rung.value]) for rung in Rung if rung.value in spent]
+
+    def settled(self) -> Settled | None:
+        """By what the attributed failures were decided; None where none were."""
+        said = self.attributions.values()
+        if not said:
+            return None
+        open_ = sum(bool(one.undecided) for one in said)
+        sampled = sum(_asked_a_policy(one) and not one.undecided for one in said)
+        return Settled(alone=len(said) - open_ - sampled, sampled=sampled, open=open_)
+
     def owner(self, bucket: Bucket) -> tuple[str, TriageDecision | None]:
         """Its route as people want it by now, and the decision behind it."""
         routed = [one for one in self.decided(bucket.id) if one.route is not None and one.trajectory is None]
@@ -302,6 +333,11 @@ class RoundView:
 
     def infrastructure_errors(self) -> int:
         return sum(record.infrastructure_errors for record in self.records.values())
+
+
+def _asked_a_policy(said: Attribution) -> bool:
+    """Also where an experiment for another failure of the same task bore the cost."""
+    return any(one.rung in (Rung.L2, Rung.L3) and one.impossible is None for one in said.experiments)
 
 
 def _is_number(value: Any) -> bool:

@@ -30,6 +30,9 @@ class Rung(StrEnum):
     L3 = "L3"
 
 
+DOES: dict[Rung, str] = {
+    Rung.L0: "score again", Rung.L1: "execute again", Rung.L2: "let the policy go on", Rung.L3: "swap one pin",
+}  # fmt: skip
 # In the order in which they are run: what needs no policy first, then what needs few attempts.
 RUNGS: dict[ExperimentName, Rung] = {
     "rescore": Rung.L0, "audit": Rung.L0, "current": Rung.L0, "gold": Rung.L0, "shown": Rung.L0, "pricing": Rung.L0,

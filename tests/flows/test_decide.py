@@ -203,6 +203,18 @@ def test_failures_show_the_material_as_people_want_it_and_the_ledger_all_rounds(
     assert subprocess.run(["git", "status", "--porcelain"], cwd=space.root, capture_output=True).stdout == b""
 
 
+def test_the_matrix_has_the_rounds_of_each_bucket(space: Workspace) -> None:
+    fabricated.leave(space, 2, [NEVER], (), [fabricated.change(NEVER, "grew")])
+    done = postloop(space, "failures", "--matrix")
+    assert done.exit_code == 0, done.output
+    assert re.search(r"cause / family +round 1 +round 2\nnever +6/10 +6/10\n.*treated +untreated\n +grew", done.stdout)
+    assert re.search(r"\nodd +4/10 +–\n", done.stdout)
+    rows = json.loads(postloop(space, "failures", "--matrix", "--json").stdout)
+    assert [(row["round"], len(row["buckets"])) for row in rows] == [(1, 3), (2, 1)]
+    both = postloop(space, "failures", "--matrix", "--ledger")
+    assert (both.exit_code, both.stderr) == (2, "postloop: --ledger and --matrix: give one of the two\n")
+
+
 # --- labels in MLflow
 
 

@@ -13,6 +13,7 @@ from reports import plots
 from reports.page import render
 from reports.text import decide, estimate, number, one_line, seconds, signed, visible
 from reports.view import RoundView
+from schemas.attribution import Cost
 from schemas.bucket import Route
 from schemas.compare import BucketState, Comparison, Moved
 from schemas.decision import TriageDecision
@@ -295,6 +296,16 @@ def test_rounds_stand_beside_buckets_and_a_round_without_one_is_a_dash() -> None
     assert "--h:0.378" in first
     assert "treated: shrank" in first
     assert 'class="matrix"' not in render(make_view(rounds=1))
+
+
+def test_the_cost_of_each_rung_and_what_the_cheap_ones_decide_stand_in_the_page() -> None:
+    view = triaged()
+    assert view.backflow is not None
+    record = view.backflow.model_copy(update={"ladder": {"L2": Cost(experiments=3, attempts=44, tokens=7727)}})
+    html = section(render(replace(view, records={**view.records, "backflow": record})), "failures")
+    assert re.search(r'<tr><td>L2</td><td class="muted">let the policy go on</td>.*>44<.*>7,727</td></tr>', html)
+    assert "0 of 1 decided by the log, L0 and L1 alone, 1 with L2 or L3; 0 still open." in html
+    assert "Cost of the experiments" not in render(view)
 
 
 def test_the_example_shows_its_first_bad_turn_where_that_is_known() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import unicodedata
@@ -10,11 +11,13 @@ from collections import Counter
 import pytest
 from rich.console import Console, RenderableType
 from rich.text import Text
-from synthetic import make_view
+from synthetic import attribution, make_view
 
 from reports import tables
 from reports.columns import Columns
 from reports.view import RoundView
+from schemas.attribution import Cost
+from schemas.bucket import Route
 
 
 def shown(what: RenderableType, *, colour: bool = False, width: int = 200) -> str:
@@ -26,6 +29,22 @@ def shown(what: RenderableType, *, colour: bool = False, width: int = 200) -> st
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
+def looked_at(view: RoundView) -> RoundView:
+    """With a sample attributed: three of four failures have an answer, one of them by attempts of a policy."""
+    assert view.backflow is not None
+    first, *rest = view.backflow.buckets
+    buckets = [first.model_copy(update={"size_low": 14, "size_high": 26}), *rest]
+    ladder = {"L0": Cost(experiments=9, executions=1257), "L2": Cost(experiments=4, attempts=44, tokens=7727)}
+    said = [attribution(one, "some_pass", Route.RL) for one in view.attempts[:4]]
+    quick = {"experiments": said[0].experiments[:1]}
+    impossible = said[0].experiments[1].model_copy(update={"impossible": "no policy at hand"})
+    said[1:3] = [said[1].model_copy(update=quick), said[2].model_copy(update={"experiments": [impossible]})]
+    said[3] = said[3].model_copy(update={"undecided": ["checkpoint"]})
+    backflow = view.backflow.model_copy(update={"buckets": buckets, "ladder": ladder})
+    attributions = {one.trajectory: one for one in said}
+    return dataclasses.replace(view, records={**view.records, "backflow": backflow}, attributions=attributions)
+
+
 def renderables(view: RoundView) -> dict[str, RenderableType]:
     assert view.backflow is not None
     held = {attempt.trajectory.id: attempt for attempt in view.attempts}
@@ -33,13 +52,14 @@ def renderables(view: RoundView) -> dict[str, RenderableType]:
     return {
         "summary": tables.summary(view),
         "status": tables.status(view.history()),
-        "failures": tables.failures(view.backflow.buckets, held),
+        "failures": tables.failures(view.backflow.buckets, held, looked_at(view)),
+        "matrix": tables.matrix(view),
         "attempt": tables.attempt(view.attempts[3]),
         "plan": tables.plan([tables.PlanRow(text, "run", text, {"seconds": 1.0})]),
     }
 
 
-@pytest.mark.parametrize("name", ["summary", "status", "failures", "attempt", "plan"])
+@pytest.mark.parametrize("name", ["summary", "status", "failures", "matrix", "attempt", "plan"])
 def test_no_control_character_reaches_the_terminal(hostile_view: RoundView, name: str) -> None:
     what = renderables(hostile_view)[name]
     assert not {c for c in shown(what) if c != "\n" and unicodedata.category(c) in {"Cc", "Cf", "Cs"}}
@@ -81,6 +101,49 @@ def test_failures_name_size_share_route_rule_and_example(view: RoundView) -> Non
     assert "goal (dec-0007)" in text
     assert "longest_run([0, 0]) gave 1, expected 2" in text
     assert "no failures" in shown(tables.failures([]))
+
+
+def test_failures_show_bounds_the_first_bad_turn_and_what_each_rung_took(view: RoundView) -> None:
+    seen = looked_at(view)
+    assert seen.backflow is not None
+    held = {one.trajectory.id: one for one in seen.attempts}
+    text = shown(tables.failures(seen.backflow.buckets, held, seen), width=80)
+    assert re.search(r"never_solved +21/48 +0.44.*\n +repair.offbyone +14–26 ", text)
+    assert "0.58]" in text, "an interval is folded, never cut"
+    assert "\n  bad turn  1 of 1: def longest_run(values):⏎" in text
+    assert re.search(r"\nL0 +score again +9 +0 +1,257 +0 *\nL2 +let the policy go on +4 +44 +0 +7,727 *\n", text)
+    assert "\n2 of 4 decided by the log, L0 and L1 alone, 1 with L2 or L3; 1 still open\n" in text
+    assert "L1" not in shown(tables.failures(seen.backflow.buckets, held, view)), "nothing where none were made"
+
+
+def test_the_matrix_has_a_column_a_round_and_fits_80_columns() -> None:
+    view = make_view(rounds=7)
+    older = view.previous
+    assert older is not None
+    assert older.backflow is not None
+    fewer = older.backflow.model_copy(update={"buckets": older.backflow.buckets[1:]})
+    gone = dataclasses.replace(view, previous=dataclasses.replace(older, records={"backflow": fewer}))
+    lines = shown(tables.matrix(gone), width=80).splitlines()
+    assert lines[0].split() == [
+        "cause",
+        "/",
+        "family",
+        "round",
+        "3",
+        "round",
+        "4",
+        "round",
+        "5",
+        "round",
+        "6",
+        "round",
+        "7",
+    ]
+    assert lines[1].split() == ["never_solved", "21/48", "21/48", "21/48", "–", "21/48"]
+    assert lines[2].split() == ["repair.offbyone", "treated", "treated", "treated", "treated"]
+    assert lines[3].split() == ["shrank", "shrank", "shrank"], "what came later is known of the first three"
+    assert max(map(len, lines)) <= 80
+    assert "no bucket in any round" in shown(tables.matrix(make_view(rounds=1, stages=("goal",))))
 
 
 @pytest.mark.parametrize("width", [80, 40, 12])

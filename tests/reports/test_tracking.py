@@ -12,6 +12,7 @@ from synthetic import HOSTILE, attribution, make_view
 
 from reports import tracking
 from reports.view import RoundView
+from schemas.attribution import Cost
 from schemas.bucket import Route
 from schemas.errors import EXIT_INFRASTRUCTURE, InputError
 
@@ -122,6 +123,16 @@ def test_what_experiments_found_is_on_the_trace_and_its_rule_is_the_reason(logge
     route = next(one for one in trace.info.assessments if one.name == "route")
     assert (route.value, route.source.source_id) == ("rl", "some_pass")
     assert route.rationale == "rule some_pass: it passes now and then"
+
+
+def test_what_each_rung_took_is_a_metric(logged: Logged) -> None:
+    backflow = logged.view.backflow
+    assert backflow is not None
+    record = backflow.model_copy(update={"ladder": {"L2": Cost(experiments=3, attempts=44)}})
+    view = dataclasses.replace(logged.view, records={**logged.view.records, "backflow": record}, attempts=())
+    again = Logged(logged.workspace, view, "ladder")
+    metrics = again.client.get_run(again.ids["backflow"]).data.metrics
+    assert (metrics["ladder/L2/attempts"], metrics["ladder/L2/tokens"]) == (44, 0)
 
 
 def test_every_bucket_has_a_trace_before_any_has_its_second() -> None:
