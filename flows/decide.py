@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -189,11 +190,12 @@ def pull_assessments(space: Workspace) -> list[TriageDecision]:
     records = {str(number): record for number, record in backflows(space).items()} if labels else {}
     groups: dict[tuple[str, str, str], list[Any]] = {}
     for label in labels:
-        problem = _problem(label, records)
-        if problem:
-            _ignored(label, problem)
+        try:
+            meant = _meant(space, label, records)
+        except InputError as error:
+            _ignored(label, str(error))
         else:
-            groups.setdefault((label.bucket, label.round, label.name), []).append(label)
+            groups.setdefault((meant.bucket, meant.round, meant.name), []).append(meant)
     known = {one.id for one in decisions(space)}
     kept = []
     for group in groups.values():
@@ -207,7 +209,22 @@ def pull_assessments(space: Workspace) -> list[TriageDecision]:
 
 
 def _ignored(label: Any, problem: str) -> None:
-    print(f"postloop: MLflow label {label.said()}: {problem}; ignored", file=sys.stderr)
+    print(f"postloop: MLflow label {label.said()}: {one_line(problem, 1000)}; ignored", file=sys.stderr)
+
+
+def _meant(space: Workspace, label: Any, records: Mapping[str, Any]) -> Any:
+    """The label as a word on the route or the material: a corrected cause is one for the route that the round's rules give
+    it. Raises InputError where it means nothing here."""
+    from evals.rules import complete, joined, route_of
+
+    problem = _problem(label, records)
+    if problem:
+        raise InputError(problem)
+    if label.name != "bucket":
+        return label
+    goal: Any = space.read(int(label.round), "goal")
+    route = route_of(complete(None) if goal.spec.routes is None else joined(goal.spec.routes), label.value)
+    return replace(label, name="route", value=route.value, cause=label.value)
 
 
 def _problem(label: Any, records: Mapping[str, Any]) -> str | None:
@@ -216,6 +233,8 @@ def _problem(label: Any, records: Mapping[str, Any]) -> str | None:
         return f"no such route; one of {ROUTES}"
     if label.name == "approve" and not isinstance(label.value, bool):
         return "neither true nor false"
+    if label.name == "bucket" and not isinstance(label.value, str):
+        return "no cause, which is a word"
     record = records.get(label.round)
     if record is None or label.record != record.content_digest():
         return f"its trace is of no round of this workspace (round {one_line(label.round, 20) or 'unknown'})"
@@ -228,6 +247,7 @@ def _from_labels(group: Sequence[Any]) -> TriageDecision:
     """A label that is changed and changed back is a third decision: its time stands in the reason."""
     label = group[-1]
     when = stamp(label.when)
+    corrected = f"the cause is {label.cause}: " if label.cause else ""
     return identified(
         bucket=label.bucket,
         round=int(label.round),
@@ -235,7 +255,7 @@ def _from_labels(group: Sequence[Any]) -> TriageDecision:
         approve=label.value if label.name == "approve" else None,
         who=label.who or "unknown",
         when=when,
-        because=f"{label.rationale or 'no reason given'} (label of {when} on {label.trajectory})",
+        because=f"{corrected}{label.rationale or 'no reason given'} (label of {when} on {label.trajectory})",
         source="mlflow",
     )
 

@@ -1,9 +1,11 @@
 """What people said of failures in MLflow: HUMAN assessments on traces, read back as labels. Nothing is decided here.
 
-A label is an assessment named `route` (one of the routes) or `approve` (true or false) that a person gave a failure's trace,
-in the page or by `mlflow.log_feedback`. What code proposed has the same name and another kind of source, and is no label.
+A label is an assessment named `route` (one of the routes), `bucket` (one of the causes) or `approve` (true or false) that a
+person gave a failure's trace, in the page or by `mlflow.log_feedback`. What code proposed has the same names and another kind
+of source, and is no label; a person who edits it in the page overrides it by one of their own.
 
-Not covered: assessments that were replaced or deleted, which MLflow does not give; expectations, which are about answers.
+Not covered: assessments that were replaced or deleted, which MLflow does not give; expectations, which are about answers;
+`mlflow.update_assessment` on what code proposed, which keeps code as its source and so says nobody's name.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from typing import Any
 from reports.text import one_line
 from reports.tracking import client_of, traces_of
 
-NAMES = ("route", "approve")
+NAMES = ("route", "bucket", "approve")
 
 
 @dataclass(frozen=True)
 class Label:
-    """`record`: digest of the backflow record that the trace was made from; tags that a trace lacks are empty."""
+    """`record`: digest of the backflow record that the trace was made from; tags that a trace lacks are empty. `cause`: of a
+    label `route` that was said as a corrected `bucket`."""
 
     trace: str
     assessment: str
@@ -35,11 +38,13 @@ class Label:
     bucket: str
     round: str
     record: str
+    cause: str = ""
 
     def said(self) -> str:
         """For a terminal: whoever reaches MLflow writes values, names and tags."""
         who = one_line(self.who, 40) or "nobody named"
-        return f"{self.name} {one_line(repr(self.value), 60)} by {who} on {one_line(self.trajectory or self.trace, 60)}"
+        bucket = f"bucket {one_line(repr(self.cause), 60)}, so " if self.cause else ""
+        return f"{bucket}{self.name} {one_line(repr(self.value), 60)} by {who} on {one_line(self.trajectory or self.trace, 60)}"
 
 
 def read_assessments(uri: str, experiment: str) -> list[Label]:

@@ -314,6 +314,70 @@ def test_a_label_whose_value_is_no_word_is_told_and_left_and_the_round_goes_on(
     assert line.endswith("; ignored")
 
 
+def correct(uri: str, trace: Any, value: object, who: str = "ann") -> None:
+    """As MLflow's page does it when a person edits what code proposed: an assessment of their own that overrides it."""
+    import mlflow
+    from mlflow.entities import AssessmentSource
+
+    from reports.tracking import client_of
+
+    with client_of(uri):
+        (proposed,) = [one for one in trace.info.assessments if one.name == "bucket"]
+        source = AssessmentSource(source_type="HUMAN", source_id=who)
+        mlflow.override_feedback(
+            trace_id=trace.info.trace_id, assessment_id=proposed.assessment_id, value=value, source=source,
+            rationale="it only copies",
+        )  # fmt: skip
+    time.sleep(0.002)
+
+
+def test_a_corrected_bucket_gives_the_failures_to_the_owner_of_that_cause(
+    told: tuple[Workspace, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    space, uri = told
+    by = traces(space, uri)
+    label(uri, by[IDS[1]], "route", "rl", "bob")
+    correct(uri, by[IDS[0]], "returns_unchanged")
+    (decision,) = pull_assessments(space)
+    assert (decision.bucket, decision.route, decision.who, decision.source) == (NEVER.id, Route.SFT, "ann", "mlflow")
+    assert decision.because.startswith("the cause is returns_unchanged: it only copies (label of 20")
+    assert [item.kind for item in merged(fabricated.context(space, 2)).material] == ["demonstrations"]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "disagree: route 'rl' by bob on " in line
+    assert "and bucket 'returns_unchanged', so route 'sft' by ann on " in line
+    assert pull_assessments(space) == []
+
+
+def test_a_corrected_bucket_follows_the_routes_of_its_round(told: tuple[Workspace, str]) -> None:
+    """Of the goal that the round recorded, not of a goal.yaml that was edited since."""
+    space, uri = told
+    space.spec_path.write_text(
+        f"{space.spec_path.read_text()}\nroutes:\n  - {{id: all, cause: returns_unchanged, route: rl, when: {{}}, because: x}}\n"
+    )
+    correct(uri, traces(space, uri)[IDS[0]], "returns_unchanged")
+    assert [one.route for one in pull_assessments(space)] == [Route.SFT]
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [("banana\x1b[2J", "no rule has it; known: caught_violation, "), (["protocol"], "no cause, which is a word")],
+)
+def test_a_bucket_that_no_rule_knows_is_told_and_left(
+    told: tuple[Workspace, str], capsys: pytest.CaptureFixture[str], value: object, why: str
+) -> None:
+    space, uri = told
+    correct(uri, traces(space, uri)[IDS[0]], value)
+    assert pull_assessments(space) == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"postloop: MLflow label bucket {value!r} by ann on attribution-")
+    assert why in line
+    assert line.endswith("; ignored")
+    assert "\x1b" not in line
+    label(uri, traces(space, uri)[IDS[1]], "bucket", "A" * 100_000)
+    assert pull_assessments(space) == []
+    assert max(map(len, capsys.readouterr().err.splitlines())) < 1200
+
+
 def test_names_and_reasons_reach_the_terminal_on_one_short_line(told: tuple[Workspace, str]) -> None:
     space, uri = told
     hostile = "<b>\n\x1b[2Jadmin" + "A" * 100_000
@@ -394,8 +458,9 @@ def test_a_label_given_on_a_server_comes_back(space: Workspace) -> None:
         space.spec_path.write_text(f"{space.spec_path.read_text()}\nruntime: {{tracking_uri: '{uri}'}}\n")
         track(space, 1, "backflow")
         label(uri, traces(space, uri)[IDS[2]], "route", "data", "cleo")
-        (decision,) = pull_assessments(space)
-    assert (decision.bucket, decision.route, decision.who) == (ODD.id, Route.DATA, "cleo")
+        correct(uri, traces(space, uri)[IDS[0]], "protocol", "dora")
+        kept = {one.bucket: (one.route, one.who) for one in pull_assessments(space)}
+    assert kept == {ODD.id: (Route.DATA, "cleo"), NEVER.id: (Route.SFT, "dora")}
     assert {item.bucket for item in merged(fabricated.context(space, 2)).material} == {NEVER.id, ODD.id}
 
 
