@@ -315,6 +315,7 @@ def _round_json(view: Any) -> dict[str, Any]:
         "results": [r.model_dump(mode="json") for r in view.evaluation.results] if view.evaluation else [],
         "paired": [p.model_dump(mode="json") for p in view.evaluation.paired] if view.evaluation else [],
         "infrastructure_errors": view.infrastructure_errors(),
+        "escalated": [bucket.id for bucket in view.escalated()],
     }
 
 

@@ -18,7 +18,7 @@ from flows.data import data_flow
 from flows.decide import take_in_labels
 from flows.evaluation import evaluation_flow
 from flows.goal import goal_flow
-from flows.review import track
+from flows.review import escalation, track
 from flows.rl import rl_flow
 from flows.running import held, runner
 from flows.sft import sft_flow
@@ -83,4 +83,6 @@ def run_round(space: Workspace, number: int, until: StageName | None, quiet: boo
         if track_runs:  # also a stage that a killed run recorded and did not tell of: telling twice leaves one run
             _tell(space, number, stage)
         if stage == until:
-            return
+            break
+    if space.has(number, STAGES[-1]) and (line := escalation(space, number)):
+        print(f"postloop: {line}", file=sys.stderr)

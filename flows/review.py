@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.settings import cache_folder
+from reports.text import one_line
 from reports.view import RoundView
 from schemas.attribution import Attribution
 from schemas.bucket import Material
@@ -107,6 +108,19 @@ def track(space: Workspace, number: int, stage: StageName) -> None:
             f"postloop: round {number}: MLflow has traces of {most} of {failed} failures, no more than runtime.max_traces",
             file=sys.stderr,
         )
+
+
+def escalation(space: Workspace, number: int) -> str | None:
+    """One line on what waits for a person after a round, since treating it went nowhere; None where nothing does."""
+    waiting = view_of(space, number, depth=0).escalated()
+    if not waiting:
+        return None
+    named = [f"{one.id} ({one_line(one.cause, 40)} in {one_line(one.family, 40)})" for one in waiting[:3]]
+    more = f" and {len(waiting) - 3} more" if len(waiting) > 3 else ""
+    return (
+        f"round {number}: treated twice without effect, and nothing more goes on for it unattended: {', '.join(named)}{more}; "
+        "look at `postloop failures`, then `postloop decide BUCKET --route ROUTE --because TEXT` (or --approve)"
+    )
 
 
 def default_uri(root: Path) -> str:

@@ -163,7 +163,7 @@ def _cost_line(view: RoundView) -> str:
 
 
 def status(views: Sequence[RoundView]) -> RenderableType:
-    """One line a round: stages done, final pass@1, gates, goal, promotion, failures, time."""
+    """One line a round: stages done, final pass@1, gates, goal, promotion, failures, time; and buckets that wait for a person."""
     right = (("failures / errors", "right"), ("time", "right"))
     table = Columns("round", "stages", ("pass@1", "right"), "gates", "goal met", "promoted", *right)
     for view in views:
@@ -176,7 +176,9 @@ def status(views: Sequence[RoundView]) -> RenderableType:
             _gate_marks(view),
             Text(NONE if met is None else "yes" if met else "not yet"),
             Text(NONE if evaluation is None else "yes" if evaluation.promoted else "no"),
-            Text(f"{NONE if backflow is None else backflow.failures} / {view.infrastructure_errors()}"),
+            Text(f"{NONE if backflow is None else backflow.failures} / {view.infrastructure_errors()}").append(
+                f"\n{len(view.escalated())} escalated" if view.escalated() else "", "red"
+            ),
             Text(seconds(view.total_cost("seconds"))),
         )
     return table if views else Text("no round yet: postloop run", "dim")

@@ -292,6 +292,11 @@ class RoundView:
         said = [one for one in self.decided(bucket) if one.approve is not None and one.trajectory is None]
         return next((one for one in reversed(said) if one.round == self.round), None)
 
+    def escalated(self) -> list[Bucket]:
+        """Buckets treated twice without effect about which no person has said anything in this round."""
+        said = {one.bucket for one in self.decisions if one.round == self.round and one.trajectory is None}
+        return [one for one in (self.backflow.buckets if self.backflow else ()) if one.escalated and one.id not in said]
+
     def material(self) -> Sequence[Material]:
         """As people want it where that is known, else as it was proposed."""
         return self.handed if self.handed is not None else self.backflow.material if self.backflow else ()

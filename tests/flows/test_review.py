@@ -1,14 +1,19 @@
-"""What MLflow is told of a round's failures: each attributed one is a trace, up to the cap that the spec declares."""
+"""What people are told of a round: each attributed failure is a trace in MLflow, and what is escalated has a line."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from flows.cli import app
+from flows.loop import run_round
 from flows.review import EXAMPLES, track, view_of
 from reports import tracking
 from schemas.bucket import Route
+from schemas.record import STAGES
 from stages.workspace import Workspace
 from tests import fabricated
 from tests.reports import synthetic
@@ -41,6 +46,33 @@ def test_every_attributed_failure_is_a_trace_and_pages_read_fewer(
     assert logged(space) == ({one.trajectory.id for one in ATTEMPTS}, "42 of 42")
     assert capsys.readouterr().err == ""
     assert len(view_of(space, 1, with_attempts=True).attempts) == EXAMPLES
+
+
+def test_an_escalated_bucket_is_told_when_the_round_ends_and_in_status_until_a_person_speaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    space = fabricated.workspace(tmp_path / "loop")
+    stuck = fabricated.bucket("stuck", family="a\x1b[2Jb", escalated=True, treated_in_vain=2)
+    fabricated.leave(space, 1, [stuck, fabricated.bucket("new", treated_in_vain=1)])
+    with space.lock():
+        for stage in STAGES[2:5]:
+            record = synthetic.make_view(rounds=1).records[stage]
+            space.commit(1, record.model_copy(update={"artifacts": {}}), {})
+        run_round(space, 1, None, quiet=True, track_runs=False)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("postloop: round 1: treated twice without effect")
+    assert f"unattended: {stuck.id} (stuck in a\\x1b[2Jb); look at `postloop failures`" in line
+    words = ["-w", str(space.root)]
+    assert "1 escalated" in CliRunner().invoke(app, ["status", *words]).stdout
+    (row,) = json.loads(CliRunner().invoke(app, ["status", *words, "--json"]).stdout)
+    assert row["escalated"] == [stuck.id]
+    said = CliRunner().invoke(app, ["decide", stuck.id, "--route", "rl", "--because", "x", *words])
+    assert said.exit_code == 0, said.output
+    assert "escalated" not in CliRunner().invoke(app, ["status", *words]).stdout
+    with space.lock():
+        run_round(space, 1, None, quiet=True, track_runs=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_where_the_declared_cap_cuts_the_log_and_the_run_say_how_many_of_how_many(
