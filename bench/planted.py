@@ -99,7 +99,7 @@ def run_kind(site: Site, kind: str) -> list[dict[str, Any]]:
         found += decided(world, kind, owner, min(share, wanted - len(found)))
     spent_s = time.perf_counter() - began
     code = code_digest("backflow")[:12]
-    about = {"seconds": round(spent_s / len(found), 2), "code": code, "side": site.side, "seed": site.seed}
+    about = {"seconds": round(spent_s / max(1, len(found)), 2), "code": code, "side": site.side, "seed": site.seed}
     return [{**row(one), **about} for one in found]
 
 
