@@ -82,13 +82,13 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> DataRecord:
     with open_teacher(ctx, goal, key) as teacher, equip(ctx, goal) as bench:
         proofs = prove(ctx, bench.verifier, [*chosen, *routed], spec.proof_runs)
         proven, quarantined = sort_out([*chosen, *routed], proofs, spec, _barred(ctx, goal))
-        demonstrations, looked_at = demonstrate(ctx, bench, goal, proven, teacher)
+        demonstrations, looked_at, made_for = demonstrate(ctx, bench, goal, proven, teacher)
         pairs = make_pairs(ctx, bench, goal, proven)
     for made in demonstrations.values():
         require_mixable(ctx, goal, proven, made)
     wrote = {turn.policy for attempt in demonstrations["teacher"] for turn in attempt.trajectory.turns}
     voices = {policy: voice for policy, voice in teacher.voices.items() if policy in wrote} if teacher else {}
-    record = _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, pairs, voices)
+    record = _leave(ctx, key, pins, goal, proven, proofs, quarantined, demonstrations, made_for, pairs, voices)
     if not looked_at:
         return record
     seen = store(ctx.workspace, "data", "attempts", lambda out: write_attempts(out / "attempts.parquet", looked_at))
@@ -104,11 +104,18 @@ def _leave(
     proofs: list[TaskProof],
     quarantined: dict[str, str],
     demonstrations: dict[str, list[Attempt]],
+    made_for: dict[str, str],
     pairs: list[Preference],
     voices: dict[Digest, TeacherVoice],
 ) -> DataRecord:
     attempts = [attempt for source in sorted(demonstrations) for attempt in demonstrations[source]]
-    rows = [row_of(source, attempt) for source in sorted(demonstrations) for attempt in demonstrations[source]]
+    asked = {item.bucket: item for item in goal.material}
+    whose = {trajectory: asked[bucket] for trajectory, bucket in made_for.items() if bucket in asked}
+    rows = [
+        row_of(source, attempt, whose.get(attempt.trajectory.id))
+        for source in sorted(demonstrations)
+        for attempt in demonstrations[source]
+    ]
     edges = [edge_of("sft_row", attempt.trajectory.id, attempt) for attempt in attempts]
     training = [task for task in tasks if task.split is Split.TRAIN]
     checks = {

@@ -1,13 +1,14 @@
 """Demonstrations: written from gold through the harness, good prefixes of failed training rollouts that gold goes on with,
 verified attempts of the start policy or of a teacher, or verified training rollouts of earlier rounds.
 
-All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward.
+All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward, and the
+bucket that it was made for: with the goal's material, that leads to the failures behind it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 from environments.sources.splits import order
 from schemas.base import Digest, canonical
-from schemas.bucket import Route
+from schemas.bucket import Material, Route
 from schemas.data import DataRecord
 from schemas.errors import InfrastructureError, PinMismatch
 from schemas.goal import GoalRecord
@@ -38,9 +39,10 @@ GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no 
 
 def demonstrate(
     ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task], teacher: EndpointSampler | None
-) -> tuple[dict[str, list[Attempt]], list[Attempt]]:
-    """Source -> verified attempts, and all attempts that those of a policy or a prefix were selected from, in whole batches:
-    so that the selection can be sampled again, and judged again under another verifier."""
+) -> tuple[dict[str, list[Attempt]], list[Attempt], dict[str, str]]:
+    """Source -> verified attempts; all attempts that those of a policy or a prefix were selected from, in whole batches:
+    so that the selection can be sampled again, and judged again under another verifier; trajectory -> the bucket that it
+    was made for."""
     training = {task.id: task for task in tasks if task.split is Split.TRAIN}
     wanted = gold_tasks(goal, list(training.values()))
     past = _past(ctx, goal, {name: task for name, task in training.items() if name not in wanted})
@@ -48,8 +50,8 @@ def demonstrate(
     own = _own(ctx, goal, {name: task for name, task in training.items() if name not in shown})
     shown |= {attempt.trajectory.task_id for made in own.values() for attempt in made}
     routed = _routed_demonstrations(goal, list(training.values()), shown, own)
-    shown |= {task.id for task in routed}
-    gold = _gold(ctx, bench, goal, wanted, routed)
+    shown |= routed.keys()
+    gold = _gold(ctx, bench, goal, wanted, [training[name] for name in routed])
     begun = _prefixes(ctx, bench, goal, training)
     sampled = _sampled(ctx, bench, goal, [task for name, task in training.items() if name not in shown])
     selected = first_clean_passes(sampled)
@@ -65,7 +67,23 @@ def demonstrate(
     }  # fmt: skip
     ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
     ctx.telemetry.add("demonstration_errors", errors_in([*sampled, *taught]))
-    return kept, [*sampled, *taught, *begun]
+    whose = {attempt.trajectory.id: routed.get(attempt.trajectory.task_id) for attempt in gold}
+    whose |= {attempt.trajectory.id: bucket_of(training[attempt.trajectory.task_id]) for attempt in past}
+    whose |= {attempt.trajectory.id: bucket for bucket, made in own.items() for attempt in made}
+    looked_at = [*sampled, *taught, *begun]
+    whose |= {a.trajectory.id: asked_by(goal.material, a, training[a.trajectory.task_id]) for a in looked_at}
+    return kept, looked_at, {name: bucket for name, bucket in whose.items() if bucket is not None}
+
+
+def asked_by(material: Iterable[Material], attempt: Attempt, task: Task) -> str | None:
+    """The bucket that a selected attempt was made for: that whose rollout it goes on from, or that its task was made for, or
+    the only one that asks for demonstrations of its family. None where that cannot be told."""
+    asking = [item for item in material if item.kind == "demonstrations"]
+    parent = attempt.trajectory.parent
+    if parent is not None:
+        return next((i.bucket for i in asking if i.route is not Route.RL and parent in i.trajectories), None)
+    families = {item.bucket for item in asking if item.family == task.family}
+    return bucket_of(task) or (families.pop() if len(families) == 1 else None)
 
 
 def gold_tasks(goal: GoalRecord, training: Sequence[Task]) -> dict[str, Task]:
@@ -195,18 +213,20 @@ def mixable(ctx: Context, goal: GoalRecord, attempts: Sequence[Attempt], trainin
 
 def _routed_demonstrations(
     goal: GoalRecord, training: Sequence[Task], used: set[str], own: Mapping[str, Sequence[Attempt]]
-) -> list[Task]:
-    """Tasks demonstrated by gold for buckets: those of a bucket owned by SFT, what a bucket owned by RL lacks of rollouts of
-    its own, and half of the new tasks of one owned by data."""
-    picked: list[Task] = []
+) -> dict[str, str]:
+    """Task -> the bucket that gold demonstrates it for: tasks of a bucket owned by SFT, what a bucket owned by RL lacks of
+    rollouts of its own, and half of the new tasks of one owned by data."""
+    picked: dict[str, str] = {}
     for item in goal.material:
-        taken = used | {task.id for task in picked}
+        free = [task for task in training if task.id not in used and task.id not in picked]
         if item.kind == "demonstrations":
-            pool = [t for t in training if t.family == item.family and t.id not in taken]
-            picked += round_robin(pool, item.amount - len(own.get(item.bucket, ())), goal.spec.seed)
+            pool = [task for task in free if task.family == item.family]
+            wanted = item.amount - len(own.get(item.bucket, ()))
         elif item.kind == "tasks":
-            pool = [t for t in training if bucket_of(t) == item.bucket and t.id not in taken]
-            picked += round_robin(pool, max(1, item.amount // 2), goal.spec.seed)
+            pool, wanted = [task for task in free if bucket_of(task) == item.bucket], max(1, item.amount // 2)
+        else:
+            continue
+        picked |= {task.id: item.bucket for task in round_robin(pool, wanted, goal.spec.seed)}
     return picked
 
 
@@ -258,14 +278,17 @@ def require_mixable(ctx: Context, goal: GoalRecord, tasks: Sequence[Task], attem
         ctx.require_pins(recorded, {**present, "verifier": verifier}, "mix", f"{attempt.trajectory.id}:")
 
 
-def row_of(source: str, attempt: Attempt) -> dict[str, Any]:
-    """A demonstration in TRL's conversational format, with what it came from."""
+def row_of(source: str, attempt: Attempt, made_for: Material | None = None) -> dict[str, Any]:
+    """A demonstration in TRL's conversational format, with what it came from, and the bucket that it was made for with its
+    cause: None for what no bucket asked for. Tables of before have neither."""
     trajectory = attempt.trajectory
     return {
         "id": trajectory.id,
         "source": source,
         "task_id": trajectory.task_id,
         "family": trajectory.family,
+        "bucket": made_for.bucket if made_for else None,
+        "cause": made_for.cause if made_for else None,
         "messages": trajectory.conversation(),
     }
 
@@ -302,4 +325,9 @@ def load_demonstrations(ctx: Context) -> list[dict[str, Any]]:
         recall = Recall(ctx.workspace)
         made = [recall.of(attempt) for attempt in made]
     require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), made)
+    return read_demonstrations(folder)
+
+
+def read_demonstrations(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a `demonstrations` artifact, for looking at them."""
     return [json.loads(line) for line in (folder / "demonstrations.jsonl").read_text("utf-8").splitlines()]
