@@ -9,7 +9,8 @@ that are judged at once share sandboxes where the bundle knows how to keep them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -54,7 +55,10 @@ class _Case:
 
 
 class Verifier:
-    """A verifier bundle on an engine. Safe to share between threads. Close the bundle, not this."""
+    """A verifier bundle on an engine. Safe to share between threads. Close the bundle, not this.
+
+    `telemetry`: what its sandboxes took, tries that failed not among it.
+    """
 
     def __init__(
         self,
@@ -72,8 +76,15 @@ class Verifier:
         self.role = role
         self._limits_digest = limits.digest()
         self._together = most_together(bundle)
-        self._run = partial(_run, engine, root, environment, limits, retries)
+        self.telemetry: dict[str, float] = {"executions": 0, "cpu_s": 0.0}
+        self._counting = threading.Lock()
+        self._run = partial(_run, engine, root, environment, limits, retries, self._count)
         self._memo: dict[tuple[str, ...], Verdict] = {}
+
+    def _count(self, measured: Mapping[str, float]) -> None:
+        with self._counting:
+            self.telemetry["executions"] += 1
+            self.telemetry["cpu_s"] += measured.get("cpu_s", 0.0)
 
     def judge_many(self, items: list[Item], fan_out: FanOut = in_turn, repeat: int = 0) -> list[Verdict]:
         """Verdicts in the order of the items. Equal items are judged once.
@@ -222,14 +233,18 @@ class Verifier:
 
 
 def _run(
-    engine: Engine, root: Path, environment: Environment, limits: Limits, retries: int, execution: Execution
-) -> Ran:
+    engine: Engine, root: Path, environment: Environment, limits: Limits, retries: int,
+    count: Callable[[Mapping[str, float]], None], execution: Execution,
+) -> Ran:  # fmt: skip
     """One execution, tried `1 + retries` times. Infrastructure failure comes back as a sentence, not as an exception,
     so that one broken sandbox does not lose the others of a fan-out."""
     reason = ""
     for _ in range(1 + retries):
         try:
-            return engine.run(root, environment, execution, limits).result
+            outcome = engine.run(root, environment, execution, limits)
         except InfrastructureError as error:
             reason = str(error)
+        else:
+            count(outcome.telemetry)
+            return outcome.result
     return f"{reason} (tried {1 + retries} times)"

@@ -6,8 +6,10 @@ A stage knows no orchestrator. Its flow hands it `fan_out`, a map that may run o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -64,6 +66,15 @@ class Telemetry:
 
     def put(self, name: str, value: Any) -> None:
         self.values[name] = value
+
+    @contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Add the seconds that the block takes."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.add(name, time.monotonic() - began)
 
 
 def chunks(items: Sequence[A], size: int) -> list[Sequence[A]]:

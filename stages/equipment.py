@@ -241,14 +241,15 @@ def equip(ctx: Context, goal: GoalRecord, instead: Mapping[str, Path] | None = N
         return Verifier(bundles[name], environment, root, engine, limits, role, retries)
 
     runner = Runner(engine, environment, root, limits, retries)
-    own = {kind: judge(f"verifier_{kind}") for kind in goal.bundles.verifier_of}
+    verifier, own = judge("verifier"), {kind: judge(f"verifier_{kind}") for kind in goal.bundles.verifier_of}
+    audit = judge("audit_verifier", "audit") if "audit_verifier" in bundles else None
     try:
         yield Equipment(
             goal=goal,
             runner=runner,
             harness=bundles["harness"],
-            verifier=Panel(judge("verifier"), own),
-            audit=judge("audit_verifier", "audit") if "audit_verifier" in bundles else None,
+            verifier=Panel(verifier, own),
+            audit=audit,
             context=ctx,
             harness_of={kind: bundles[f"harness_{kind}"] for kind in goal.bundles.harness_of},
         )
@@ -257,6 +258,9 @@ def equip(ctx: Context, goal: GoalRecord, instead: Mapping[str, Path] | None = N
             bundle.close()
         for name, value in runner.telemetry.items():
             ctx.telemetry.add(f"sandbox_{name}", value)
+        for judging in (verifier, *own.values(), *([audit] if audit else [])):
+            for name, value in judging.telemetry.items():
+                ctx.telemetry.add(f"verifier_{name}", value)
 
 
 def errors_in(attempts: Sequence[Attempt]) -> int:

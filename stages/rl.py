@@ -119,7 +119,8 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> RlRecord:
                 infrastructure_errors=errors_in(headroom),
             )
         done = _Run()
-        with scratch(ctx.workspace) as work:
+        # rollouts included: they are made between the steps
+        with scratch(ctx.workspace) as work, ctx.telemetry.timing("training_s"):
             folder, adapter = start, work
             for number, phase in enumerate(goal.spec.rl.phases):
                 out, adapter = work / f"{number}-merged", work / f"{number}-adapter"

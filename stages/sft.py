@@ -76,7 +76,8 @@ def run(ctx: Context, key: Digest, pins: dict[str, Digest]) -> SftRecord:
     with scratch(ctx.workspace) as work:
         for number, phase in enumerate(spec.phases):
             out, adapter = work / f"{number}-merged", work / f"{number}-adapter"
-            result = train_sft(start, out, adapter, rows, phase, goal.spec.seed, progress=ctx.progress)
+            with ctx.telemetry.timing("training_s"):
+                result = train_sft(start, out, adapter, rows, phase, goal.spec.seed, progress=ctx.progress)
             loss += result.loss
             start = out
         checkpoint = store(ctx.workspace, "sft", "checkpoint", mover(start))
