@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from schemas.base import Digest, Frozen, Json, Name, digest_of
 from schemas.metrics import Estimate
+from schemas.record import StageName
 
 
 class Route(StrEnum):
@@ -173,7 +176,26 @@ class BucketChange(Frozen):
     after: Estimate
     difference: Estimate = Field(description="after - before on the measuring half, paired by task")
     verdict: Literal["shrank", "unchanged", "grew", "not enough evidence"]
-    cost: dict[str, float] = Field(default_factory=dict, description="of the treatment: rows, rollouts, tokens, steps")
+    cost: dict[str, float] = Field(
+        default_factory=dict,
+        description="what this round made and trained on for it: tasks, demonstrations, prefixes, pairs, attempts, rollouts, "
+        "generated_tokens, trained_tokens, tool_calls; records of before have what was asked for",
+    )
+    shares: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        default_factory=dict,
+        description="measure of this round's telemetry (stage.name) -> the part of what it was spent on that is this bucket's",
+    )
+
+    def allocated(self, telemetry: Mapping[StageName, Mapping[str, Any]]) -> dict[str, float]:
+        """Seconds of the round that measured, by `shares`: allocated, since nothing measures one bucket's work alone."""
+        found: dict[str, float] = {}
+        for measure, share in self.shares.items():
+            stage, _, name = measure.partition(".")
+            spent = telemetry.get(stage, {}).get(name)  # type: ignore[call-overload]
+            if isinstance(spent, int | float) and math.isfinite(spent):
+                unit = "allocated_training_s" if name == "training_s" else "allocated_environment_cpu_s"
+                found[unit] = found.get(unit, 0.0) + share * spent
+        return found
 
 
 class Material(Frozen):

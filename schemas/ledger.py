@@ -30,9 +30,13 @@ class LedgerRow(Frozen):
     material: list[str] = Field(default_factory=list, description="what went into it, e.g. 24 tasks")
     difference: Estimate | None = Field(default=None, description="share one round later minus now, paired by task")
     verdict: Verdict | None = None
-    cost: dict[str, float] = Field(
+    cost: dict[str, float] = Field(default_factory=dict, description="of the experiments that found its cause")
+    treatment: dict[str, float] = Field(
         default_factory=dict,
-        description="of its experiments and of its own material; steps that buckets share are in none",
+        description="what the next round made and trained on for it; empty until that has measured",
+    )
+    allocated: dict[str, float] = Field(
+        default_factory=dict, description="seconds of that round's telemetry, by the bucket's shares of the work"
     )
     treated_in_vain: int = Field(default=0, ge=0, description="rounds in a row, this bucket's measurement included")
     escalated: bool = False

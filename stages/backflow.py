@@ -38,10 +38,11 @@ from stages.context import Context
 from stages.decisions import overrides
 from stages.equipment import equip, errors_in, noise_section
 from stages.goal import decided, handed_by
-from stages.ledger import held_back, in_vain, made_for, marked
+from stages.ledger import held_back, in_vain, marked
 from stages.material import propose
 from stages.sft import rollout_sections
 from stages.tasks import bench_pins, load_tasks, round_robin, trained_origins
+from stages.treatment import treatments
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 ATTRIBUTIONS = "attributions.jsonl"
@@ -76,6 +77,10 @@ def inputs(ctx: Context) -> Inputs:
     rolled_out = ctx.record("rl").artifacts.get("attempts")
     if rolled_out is not None:
         pins["past_rl"] = rolled_out.digest  # what material is made from
+    if goal.material or goal.weights:  # what the treatment of the last round's buckets took is counted in these
+        made = ctx.record("data").artifacts
+        names = ("attempts", "demonstrations", "pairs", "proofs")
+        pins |= {f"made_{name}": made[name].digest for name in names if name in made}
     for record in ctx.earlier("backflow")[-1:]:
         pins["previous_attempts"] = record.artifacts["attempts"].digest
         pins["previous_rules"] = record.rules
@@ -242,8 +247,11 @@ def _changes(
     treated = treat(last.buckets, handed, lambda item: applied(item, *stands))
     blind = () if goal.bundles.audit_verifier else CONTESTED
     changed = compare(treated, then, now, rules, blind=blind)
-    spent = {one.id: made_for(item for item in handed if item.bucket == one.id) for one in treated}
-    return [change.model_copy(update={"cost": spent[change.bucket]}) for change in changed]
+    made = treatments(ctx, handed)
+    return [
+        change.model_copy(update={"cost": made.cost(change.bucket), "shares": made.shares(change.bucket)})
+        for change in changed
+    ]
 
 
 def _covered(half: Half, origins: dict[str, int]) -> Half:

@@ -63,6 +63,7 @@ _BACKFLOW = (
     "stages/ledger.py",
     "stages/material.py",
     "stages/replay.py",
+    "stages/treatment.py",
     "evals/rules.yaml",
 )
 

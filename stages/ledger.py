@@ -2,17 +2,18 @@
 
 Everything is derived from records. A bucket that was treated twice in a row without having shrunk is escalated: material for
 it waits for a person. Not enough evidence is not success: more of what shows nothing is what escalation is there to stop.
-Not covered: which bucket a shared training step was for, so costs are a bucket's own experiments and its own material.
+What a treatment took is what the next round counted for the bucket (stages/treatment.py); seconds are allocated from that
+round's telemetry, which is no record, when somebody looks.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from schemas.backflow import BackflowRecord
 from schemas.bucket import Bucket, BucketChange, Material, Route
 from schemas.ledger import LedgerRow
+from schemas.record import STAGES
 from stages.context import Context
 from stages.decisions import backflows
 from stages.goal import handed_by
@@ -74,29 +75,23 @@ def held_back(material: Iterable[Material], buckets: Iterable[Bucket]) -> list[M
     ]
 
 
-def made_for(material: Iterable[Material]) -> dict[str, float]:
-    """What a treatment took: kind -> how many were made. A weight takes nothing of its own."""
-    made = Counter[str]()
-    for item in material:
-        if item.approved and item.amount:
-            made[item.kind] += item.amount
-    return {name: float(amount) for name, amount in sorted(made.items())}
-
-
 def ledger(ctx: Context) -> list[LedgerRow]:
     """A row for each bucket of each round before `ctx.round`, by round, then size."""
     records = {n: one for n, one in sorted(backflows(ctx.workspace).items()) if n < ctx.round}
-    later = [*list(records.values())[1:], None]
     return [
-        _row(bucket, number, [item for item in handed if item.bucket == bucket.id], after)
-        for (number, record), after in zip(records.items(), later, strict=True)
+        _row(ctx.workspace, bucket, number, [item for item in handed if item.bucket == bucket.id], after)
+        for (number, record), after in zip(records.items(), [*list(records)[1:], None], strict=True)
         for handed in [_handed(ctx, number)]
         for bucket in sorted(record.buckets, key=lambda one: (-one.size, one.id))
     ]
 
 
-def _row(bucket: Bucket, number: int, handed: Sequence[Material], after: BackflowRecord | None) -> LedgerRow:
-    change = next((one for one in after.changes if one.bucket == bucket.id), None) if after else None
+def _row(space: Workspace, bucket: Bucket, number: int, handed: Sequence[Material], after: int | None) -> LedgerRow:
+    """`after`: the round that measured it again."""
+    measured = space.read(after, "backflow") if after else None
+    changes = measured.changes if isinstance(measured, BackflowRecord) else ()
+    change = next((one for one in changes if one.bucket == bucket.id), None)
+    told = {stage: space.telemetry(after, stage) for stage in STAGES} if change and after else {}
     return LedgerRow(
         round=number,
         bucket=bucket.id,
@@ -112,7 +107,9 @@ def _row(bucket: Bucket, number: int, handed: Sequence[Material], after: Backflo
         material=[worded(item) for item in handed if item.approved],
         difference=change.difference if change else None,
         verdict=change.verdict if change else None,
-        cost={**bucket.cost, **(change.cost if change else made_for(handed))},
+        cost={unit: float(amount) for unit, amount in bucket.cost.items()},
+        treatment=change.cost if change else {},
+        allocated=change.allocated(told) if change else {},
         treated_in_vain=bucket.treated_in_vain,
         escalated=bucket.escalated,
     )

@@ -235,5 +235,9 @@ def load_pairs(ctx: Context) -> tuple[list[dict[str, Any]], list[UseEdge]]:
         recall = Recall(ctx.workspace)
         made = [recall.of(attempt) for attempt in made]
     require_mixable(ctx, ctx.record("goal"), load_tasks(ctx), made)
-    rows = [json.loads(line) for line in (folder / "pairs.jsonl").read_text("utf-8").splitlines()]
-    return rows, read_edges(folder / "edges.parquet")
+    return read_pairs(folder), read_edges(folder / "edges.parquet")
+
+
+def read_pairs(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a `pairs` artifact, for looking at them."""
+    return [json.loads(line) for line in (folder / "pairs.jsonl").read_text("utf-8").splitlines()]

@@ -137,7 +137,7 @@ def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequ
 
 def prove(ctx: Context, verifier: Judge, tasks: Sequence[Task], runs: int) -> list[TaskProof]:
     """Gold, start and wrong outcome through the real engine. Proofs of an equal task under equal pins are taken over."""
-    known = _known_proofs(ctx, runs)
+    known = known_proofs(ctx, runs)
     fresh = [task for task in tasks if task.digest() not in known]
     for done, part in enumerate(chunks(fresh, 64)):
         ctx.progress("proving tasks", done * 64, len(fresh))
@@ -181,7 +181,7 @@ def prove_part(ctx: Context, verifier: Judge, tasks: Sequence[Task], runs: int) 
     return proofs
 
 
-def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
+def known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
     """From earlier rounds of equal image, limits and verifier: a task is proven once."""
     goal: GoalRecord = ctx.record("goal")
     found: dict[str, TaskProof] = {}
@@ -192,8 +192,7 @@ def _known_proofs(ctx: Context, runs: int) -> dict[str, TaskProof]:
             if pin in ("environment", "variables", "limits") or pin.startswith("verifier")
         )
         if same and "proofs" in record.artifacts:
-            folder = ctx.workspace.open_artifact(record.artifacts["proofs"])
-            proofs = _rows(folder / "proofs.jsonl", "proofs", TaskProof)
+            proofs = read_proofs(ctx.workspace.open_artifact(record.artifacts["proofs"]))
             found.update({proof.task_digest: proof for proof in proofs if proof.runs == runs})
     return found
 
@@ -231,6 +230,11 @@ def trained_origins(tasks: Iterable[Task]) -> dict[str, int]:
 def load_tasks(ctx: Context, round: int | None = None) -> list[Task]:
     record: DataRecord = ctx.record("data", round)
     return read_tasks(ctx.workspace.open_artifact(record.artifacts["tasks"]))
+
+
+def read_proofs(folder: Path) -> list[TaskProof]:
+    """The proofs of a `proofs` artifact. Raises as `_rows` does."""
+    return _rows(folder / "proofs.jsonl", "proofs", TaskProof)
 
 
 def read_tasks(folder: Path) -> list[Task]:

@@ -26,14 +26,15 @@ from schemas.goal import GoalRecord
 from schemas.metrics import Decision
 from schemas.record import Record
 from schemas.rl import DpoPhase, RlRecord
+from schemas.sft import SftRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages import data as data_stage
 from stages.artifacts import make_folder, pretty, store, write_durably
-from stages.attempts import read_attempts, read_edges, write_attempts
+from stages.attempts import read_attempts, read_edges, write_attempts, write_edges
 from stages.checkpoints import fetch_base
 from stages.context import Context
-from stages.demonstrations import _own
+from stages.demonstrations import _own, edge_of, read_demonstrations
 from stages.equipment import Equipment, equip
 from stages.leaks import find_leaks, leaks, of_attempts, of_messages
 from stages.material import _successes, propose
@@ -43,6 +44,7 @@ from stages.rl import _dpo, _Run
 from stages.samplers import SampleRequest
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, load_tasks, trained_origins
+from stages.treatment import treatments
 from stages.workspace import Workspace
 
 KEY = "0" * 64
@@ -341,6 +343,79 @@ def test_a_dpo_phase_trains_on_the_stored_pairs_and_leaves_edges_to_them(
     assert done.used < len(rows), "the random model's own groups give no pair; the stored ones are trained on"
     assert {edge.row for edge in done.edges} >= {f"dpo/{edge.row}" for edge in edges}
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+# --- whose it is, and what it took
+
+
+def test_each_row_names_the_bucket_that_it_was_made_for(hostile: tuple[World, DataRecord]) -> None:
+    there, record = hostile
+    folder = there.space.open_artifact(record.artifacts["demonstrations"])
+    attempts = {a.trajectory.id: a.trajectory for a in read_attempts(folder / "attempts.parquet")}
+    asked = {item.bucket: item for item in there.goal.material}
+    rows = read_demonstrations(folder)
+    whose = {source: [row for row in rows if row["source"] == source] for source in record.demonstrations}
+    assert whose["prefix"]
+    assert whose["backflow"]
+    for row in (*whose["prefix"], *whose["backflow"]):
+        item = asked[row["bucket"]]
+        assert row["cause"] == item.cause
+        if row["source"] == "prefix":
+            assert attempts[row["id"]].parent in item.trajectories
+        elif item.kind == "demonstrations":
+            assert row["family"] == item.family
+    assert {row["bucket"] for row in whose["past"]} == {None}, "of tasks that no bucket asked for"
+    assert {row["bucket"] for row in load_pairs(there.context(4))[0]} <= asked.keys()
+
+
+def test_what_a_treatment_took_is_counted_for_its_bucket_and_weights_share_the_rollouts(
+    hostile: tuple[World, DataRecord],
+) -> None:
+    """Round 5 trains on the data of round 4: SFT on all rows, RL on two rollouts of three and on every pair."""
+    there, record = hostile
+    made = next(task for task in there.of(Split.TRAIN) if bucket_of(task) is not None)
+    seeds = [task for task in there.of(Split.TRAIN) if bucket_of(task) is None]
+    seed = seeds[0]
+    plain = next(task for task in seeds if task.family != seed.family)
+    raised = [told(there, "weights", family=seed.family, cause=cause, weight=2.0) for cause in ("one", "two")]
+    raised = [item.model_copy(update={"bucket": digit * 12}) for item, digit in zip(raised, "ab", strict=True)]
+    goal = there.goal.model_copy(update={"weights": {seed.family: 2.0}})
+    with equip(there.context(4), there.goal) as bench:
+        own, shared, other = (rolled(bench, there, [task], "gold")[0] for task in (made, seed, plain))
+    pairs, edges = load_pairs(there.context(4))
+    used = [edge.model_copy(update={"row": f"dpo/{edge.row}"}) for edge in edges]
+    used += [edge_of("group_member", "grpo/0/x", a) for a in (own, shared)]
+    table = store(there.space, "rl", "attempts", lambda f: (
+        write_attempts(f / "attempts.parquet", [own, shared, other]), write_edges(f / "edges.parquet", used)
+    ))  # fmt: skip
+    for one in (goal, record, SftRecord(key=KEY), RlRecord(key=KEY, artifacts={"attempts": table})):
+        there.leave(5, one)
+    took = treatments(there.context(5), raised)
+
+    for item in raised:
+        tokens, conduct = shared.trajectory.token_ids(), shared.trajectory.conduct
+        half = {
+            "generated_tokens": conduct.generated_tokens / 2, "rollouts": 0.5, "tool_calls": conduct.tool_calls / 2,
+            "trained_tokens": len(tokens) / 2,
+        }  # fmt: skip
+        assert took.cost(item.bucket) == {unit: n for unit, n in half.items() if n}
+        parts = {"rl.sandbox_cpu_s": 0.5 / 3, "rl.training_s": 0.5 / (3 + len(pairs)), "rl.verifier_cpu_s": 0.5 / 3}
+        assert took.shares(item.bucket) == pytest.approx(parts)
+    assert took.cost(bucket_of(made) or "")["rollouts"] == 1
+    rows = read_demonstrations(there.space.open_artifact(record.artifacts["demonstrations"]))
+    (begun,) = {row["bucket"] for row in rows if row["source"] == "prefix"}
+    assert took.cost(begun)["prefixes"] == record.demonstrations["prefix"]
+    (paired,) = {row["bucket"] for row in pairs}
+    written = [a for a in _sides(there, record) if a.trajectory.purpose is Purpose.DEMONSTRATION]
+    assert took.cost(paired)["pairs"] == len(pairs)
+    assert took.cost(paired).get("attempts", 0) == len(written)
+    assert took.shares(paired)["rl.training_s"] == len(pairs) / (3 + len(pairs))
+    for measure in ("sft.training_s", "data.sandbox_cpu_s", "rl.training_s"):
+        assert sum(took.shares(owner).get(measure, 0.0) for owner in [*took.work]) == pytest.approx(1.0)  # type: ignore[arg-type]
+
+
+def _sides(there: World, record: DataRecord) -> list[Attempt]:
+    return read_attempts(there.space.open_artifact(record.artifacts["pairs"]) / "attempts.parquet")
 
 
 # --- the look itself can fail
