@@ -16,7 +16,7 @@ from markupsafe import Markup
 from reports import plots, text
 from reports.view import POLICIES, RoundView
 from schemas.attribution import DOES
-from schemas.bucket import Bucket, Route
+from schemas.bucket import Bucket, BucketChange, Route
 from schemas.metrics import Decision
 from schemas.record import STAGES
 from schemas.trajectory import Attempt
@@ -110,6 +110,7 @@ def _context(view: RoundView) -> dict[str, Any]:
         "matrix": _matrix(view),
         "bucket_flow": _bucket_flow(view),
         "bucket_names": _bucket_names(view),
+        "took": {c.bucket: text.amounts({**c.cost, **c.allocated(view.telemetry)}) for c in _changes(view)},
         "share_bar": plots.share_bar,
         "rung_does": DOES,
     }
@@ -249,6 +250,10 @@ def _bucket_flow(view: RoundView) -> Markup:
     ordered = sorted(owned, key=lambda one: (list(Route).index(one[1]), -one[0].size, one[0].id))
     links = [plots.Link(f"{b.cause} · {b.family}", to.value, b.size, ROUTE_CSS[to.value]) for b, to in ordered]
     return plots.flow(links, "failures from buckets to routes")
+
+
+def _changes(view: RoundView) -> list[BucketChange]:
+    return view.backflow.changes if view.backflow else []
 
 
 def _bucket_names(view: RoundView) -> dict[str, str]:

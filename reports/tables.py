@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reports.columns import Columns
-from reports.text import NONE, clip, estimate, interval, number, one_line, seconds, signed, visible
+from reports.text import NONE, amounts, clip, estimate, interval, number, one_line, seconds, signed, visible
 from reports.view import POLICIES, RoundView
 from schemas.atif import ContentPart, ForeignEntry, ObservationResult, Step
 from schemas.atif import Trajectory as Document
@@ -320,7 +320,10 @@ def _material_lines(view: RoundView, bucket: Bucket) -> list[str]:
     ]
 
 
-LEDGER = ("round", "bucket", "size", "measured", "route", "rule", "material", "one round later", "in vain", "cost")
+LEDGER = (
+    "round", "bucket", "size", "measured", "route", "rule", "material", "one round later", "in vain", "experiments took",
+    "treatment took",
+)  # fmt: skip
 
 
 def ledger_rows(rows: Sequence[LedgerRow]) -> list[tuple[str, ...]]:
@@ -338,18 +341,19 @@ def ledger_rows(rows: Sequence[LedgerRow]) -> list[tuple[str, ...]]:
             if row.verdict
             else NONE,
             f"{row.treated_in_vain}{', escalated' if row.escalated else ''}" if row.treated_in_vain else NONE,
-            ", ".join(f"{number(amount, 0)} {unit}" for unit, amount in row.cost.items() if amount) or NONE,
+            ", ".join(amounts(row.cost)) or NONE,
+            ", ".join(amounts({**row.treatment, **row.allocated})) or NONE,
         )
         for row in rows
     ]
 
 
 def ledger(rows: Sequence[LedgerRow]) -> RenderableType:
-    """Every bucket of every round: what it was, what was done, and what came of it one round later. Rules and costs are in
-    the file: a terminal has no room for them."""
+    """Every bucket of every round: what it was, what was done, and what came of it one round later; below the table, what each
+    treatment took. Rules and experiments are in the file: a terminal has no room for them."""
     table = Columns("round", "cause / family", "size", "measured", "route / material", "one round later")
     for row, cells in zip(rows, ledger_rows(rows), strict=True):
-        _, _, size, _, route, _, material, later, vain, _ = map(visible, cells)
+        _, _, size, _, route, _, material, later, vain, *_ = map(visible, cells)
         table.add_row(
             Text(str(row.round)),
             _text(row.cause, "bold").append(f"\n{visible(row.family)}\n{visible(row.bucket)}", "not bold"),
@@ -358,7 +362,10 @@ def ledger(rows: Sequence[LedgerRow]) -> RenderableType:
             Text(route, _ROUTE_STYLE.get(row.route.value, "cyan")).append(f"\n{material}", "not bold dim"),
             Text(later).append(f"\nin vain: {vain}" if row.treated_in_vain else "", "red" if row.escalated else "dim"),
         )
-    return table if rows else Text("no bucket in any round", "dim")
+    took = [(row, words) for row in rows if (words := amounts({**row.treatment, **row.allocated}))]
+    heads = [_text(f"round {row.round}: {row.cause} in {row.family}, its treatment took", "bold") for row, _ in took]
+    parts = [part for head, (_, words) in zip(heads, took, strict=True) for part in (head, _body(", ".join(words)))]
+    return Group(table, *parts) if rows else Text("no bucket in any round", "dim")
 
 
 def ledger_markdown(rows: Sequence[LedgerRow], name: str) -> str:
@@ -375,7 +382,7 @@ def ledger_markdown(rows: Sequence[LedgerRow], name: str) -> str:
 
 
 def _markdown(cell: str) -> str:
-    return re.sub(r"([|\\`<>*_\[\]])", r"\\\1", one_line(cell, 200))
+    return re.sub(r"([|\\`<>*_\[\]])", r"\\\1", one_line(cell, 400))
 
 
 def _stacked(of: Estimate) -> Text:

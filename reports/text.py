@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
+from collections.abc import Mapping
 
 from schemas.metrics import Decision, Estimate
 
@@ -117,3 +118,12 @@ def decide(of: Estimate | None, at_least: float | None, at_most: float | None) -
     if at_most is not None:
         return Decision.GO if high <= at_most else Decision.NO_GO if low > at_most else Decision.INCONCLUSIVE
     return None
+
+
+def amounts(found: Mapping[str, float]) -> list[str]:
+    """What something took, e.g. ["120 trained tokens", "0.4 allocated training s"]: seconds, and what is no whole, to a tenth."""
+    return [
+        f"{number(amount, 1 if unit.endswith('_s') or amount % 1 else 0)} {visible(unit.replace('_', ' '))}"
+        for unit, amount in found.items()
+        if amount
+    ]

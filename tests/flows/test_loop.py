@@ -13,12 +13,18 @@ from pathlib import Path
 import pytest
 from tiny_loop import Cli, Finished, Interrupted, Result, tiny_spec
 
+from flows.review import view_of
+from reports.page import render
 from schemas.backflow import BackflowRecord
 from schemas.data import DataRecord
 from schemas.evaluation import EvaluationRecord
 from schemas.goal import GoalRecord
 from schemas.record import STAGES, Record, StageName
+from schemas.sft import SftRecord
 from schemas.task import Task
+from stages.attempts import read_attempts, read_edges
+from stages.demonstrations import read_demonstrations
+from stages.tasks import bucket_of, read_tasks
 from stages.workspace import Workspace
 
 
@@ -65,8 +71,6 @@ def test_times_lie_beside_the_records_and_in_no_digest(finished: Finished) -> No
 
 
 def test_every_trained_row_points_to_the_trajectory_verdict_and_reward_behind_it(finished: Finished) -> None:
-    from stages.attempts import read_attempts, read_edges
-
     folder = finished.space.open_artifact(record(finished, 2, "data").artifacts["demonstrations"])
     attempts = {one.trajectory.id: one for one in read_attempts(folder / "attempts.parquet")}
     edges = read_edges(folder / "edges.parquet")
@@ -115,6 +119,92 @@ def test_round_2_says_for_each_bucket_of_round_1_how_large_it_was_and_is(finishe
     assert [bucket.treated for bucket in before.buckets].count(True) == 1, "tiny.yaml treats one bucket; others compare"
     seen = {trajectory for one in (before, after) for bucket in one.buckets for trajectory in bucket.members}
     assert len(seen) == sum(len(b.members) for one in (before, after) for b in one.buckets), "never on the same seeds"
+
+
+def test_a_row_leads_to_its_bucket_and_to_the_failures_behind_it(finished: Finished) -> None:
+    first, goal, data = (record(finished, n, stage) for n, stage in ((1, "backflow"), (2, "goal"), (2, "data")))
+    assert isinstance(first, BackflowRecord)
+    assert isinstance(goal, GoalRecord)
+    assert isinstance(data, DataRecord)
+    rows = read_demonstrations(finished.space.open_artifact(data.artifacts["demonstrations"]))
+    made = [row for row in rows if row["bucket"] is not None]
+    assert len(made) == data.demonstrations["backflow"] > 0
+    assert {row["source"] for row in made} == {"backflow"}
+    dev = read_attempts(finished.space.open_artifact(first.artifacts["attempts"]) / "attempts.parquet")
+    failed = {attempt.trajectory.id for attempt in dev if not attempt.verdict.passed}
+    for row in made:
+        (item,) = [item for item in goal.material if item.bucket == row["bucket"]]
+        (bucket,) = [bucket for bucket in first.buckets if bucket.id == row["bucket"]]
+        assert (row["cause"], row["family"]) == (item.cause, item.family) == (bucket.cause, bucket.family)
+        assert item.failures == bucket.members
+        assert set(item.failures) <= failed
+        assert item.failures
+
+
+def test_round_2_counts_what_it_made_and_trained_on_for_the_bucket_that_was_treated(finished: Finished) -> None:
+    space = finished.space
+    after, data, sft = (record(finished, 2, stage) for stage in ("backflow", "data", "sft"))
+    assert isinstance(after, BackflowRecord)
+    assert isinstance(data, DataRecord)
+    assert isinstance(sft, SftRecord)
+    assert all((one.cost, one.shares) == ({}, {}) for one in after.changes if not one.treated)
+    (change,) = [one for one in after.changes if one.treated]
+    folder = space.open_artifact(data.artifacts["demonstrations"])
+    rows = {row["id"] for row in read_demonstrations(folder) if row["bucket"] == change.bucket}
+    written = [one for one in read_attempts(folder / "attempts.parquet") if one.trajectory.id in rows]
+    sampled = read_attempts(space.open_artifact(data.artifacts["attempts"]) / "attempts.parquet")
+    rl = space.open_artifact(record(finished, 2, "rl").artifacts["attempts"])
+    names = {
+        task.id for task in read_tasks(space.open_artifact(data.artifacts["tasks"])) if bucket_of(task) == change.bucket
+    }
+    rejected = [one for one in sampled if one.trajectory.task_id in names]
+    rollouts = [one for one in read_attempts(rl / "attempts.parquet") if one.trajectory.task_id in names]
+    trained = {edge.trajectory for edge in read_edges(rl / "edges.parquet")}
+    conducts = [one.trajectory.conduct for one in (*written, *rejected, *rollouts)]
+    tokens = [len(a.trajectory.token_ids()) for a in (*written, *[r for r in rollouts if r.trajectory.id in trained])]
+    counted = {
+        "attempts": len(written) + len(rejected), "demonstrations": len(rows),
+        "generated_tokens": sum(c.generated_tokens for c in conducts),
+        "rollouts": len(rollouts), "tasks": data.routed_tasks, "tool_calls": sum(c.tool_calls for c in conducts),
+        "trained_tokens": sum(tokens),
+    }  # fmt: skip
+    assert change.cost == {unit: n for unit, n in counted.items() if n}
+    assert {
+        "attempts",
+        "demonstrations",
+        "generated_tokens",
+        "tasks",
+        "tool_calls",
+        "trained_tokens",
+    } <= change.cost.keys()
+    assert change.shares["sft.training_s"] == len(rows) / sft.rows
+    assert 0 < change.shares["data.sandbox_cpu_s"] < 1
+
+
+def test_seconds_of_a_treatment_are_allocated_from_the_telemetry_and_shown(finished: Finished, cli: Cli) -> None:
+    space = finished.space
+    told = {stage: space.telemetry(2, stage) for stage in STAGES}
+    (change,) = [one for one in record(finished, 2, "backflow").changes if one.treated]  # type: ignore[attr-defined]
+    seconds = change.allocated(told)
+    assert min(told["sft"]["training_s"], told["rl"]["training_s"], told["data"]["verifier_cpu_s"]) > 0
+    parts = {name: share * told[name.split(".")[0]][name.split(".")[1]] for name, share in change.shares.items()}
+    training = sum(part for name, part in parts.items() if name.endswith("training_s"))
+    cpu = {"allocated_environment_cpu_s": sum(parts.values()) - training, "allocated_training_s": training}
+    assert seconds == pytest.approx(cpu)
+    assert min(seconds.values()) > 0
+    assert change.allocated({"sft": {"training_s": "long"}}) == change.allocated({}) == {}
+    rows = json.loads(cli("failures", "--ledger", "--json", "-w", finished.root).stdout)
+    (row,) = [row for row in rows if (row["round"], row["bucket"]) == (1, change.bucket)]
+    assert (row["treatment"], row["allocated"]) == (change.cost, seconds)
+    words = [
+        f"{change.cost['trained_tokens']:.0f} trained tokens",
+        "allocated training s",
+        "allocated environment cpu s",
+    ]
+    shown = " ".join(cli("failures", "--ledger", "-w", finished.root).stdout.split())
+    page = render(view_of(space, 2, with_attempts=True))
+    ledger = (finished.root / "reports" / "ledger.md").read_text()
+    assert [word for word in words if word not in shown or word not in page or word not in ledger] == []
 
 
 def test_the_base_is_evaluated_once(finished: Finished) -> None:
