@@ -523,11 +523,17 @@ space = Workspace.open(Path(sys.argv[1]))
 
 @flow(name="waits", persist_result=False)
 def waits() -> None:
-    wait_for_people(space, 2, BackflowSpec(approval="wait", wait_s=60))
+    wait_for_people(space, 2, BackflowSpec(approval="wait", wait_s=int(sys.argv[2])))
 
-waits()
-waits()
+for _ in range(int(sys.argv[3])):
+    waits()
 """
+
+
+def pausing(space: Workspace, api: str, wait_s: int, times: int = 1) -> subprocess.Popen[str]:
+    """A process whose flow waits for people so many times, on a server that they reach."""
+    words = [sys.executable, "-c", PAUSED, str(space.root), str(wait_s), str(times)]
+    return subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env={**os.environ, "PREFECT_API_URL": api})
 
 
 @pytest.fixture
@@ -550,10 +556,7 @@ def prefect_api(waiting: Workspace, shared: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_paused_round_is_resumed_by_its_form_and_by_decisions_elsewhere(waiting: Workspace, prefect_api: str) -> None:
     """What a person enters in the form of the first run, then what the command decides."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", PAUSED, str(waiting.root)], stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PREFECT_API_URL": prefect_api},
-    )  # fmt: skip
+    process = pausing(waiting, prefect_api, wait_s=60, times=2)
     first = paused(prefect_api)
     form = {"approve": [NEVER.id[:8], "ffff"], "reject": [], "who": "dora", "because": "looks right"}
     ask(f"{prefect_api}/flow_runs/{first}/resume", {"run_input": form})
@@ -567,6 +570,21 @@ def test_a_paused_round_is_resumed_by_its_form_and_by_decisions_elsewhere(waitin
         (WEAK.id, False, "ann"),
     }
     assert "approval of 'ffff': bucket ffff: no such bucket" in told
+
+
+def test_a_pause_that_nobody_answers_is_resumed_when_time_is_over(waiting: Workspace, prefect_api: str) -> None:
+    """Prefect fails a run whose own pause runs out; ours goes on before that, by the spec."""
+    process = pausing(waiting, prefect_api, wait_s=3)
+    try:
+        _, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, told
+    (run,) = ask(f"{prefect_api}/flow_runs/filter", {})
+    states = [one["type"] for one in ask(f"{prefect_api}/flow_run_states/?flow_run_id={run['id']}")]
+    assert (states[-1], states.count("PAUSED"), "FAILED" in states) == ("COMPLETED", 1, False)
+    assert "round 1: nobody decided about 2 buckets; tasks, demonstrations, pairs, weights of theirs goes on" in told
+    assert decisions(waiting) == []
 
 
 def ask(url: str, body: object = None) -> Any:
