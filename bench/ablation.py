@@ -47,7 +47,7 @@ from stages.workspace import Workspace
 TASKS = (r"(\{skill: repair, train: )(\d+)", r"(\{skill: lookup, train: )(\d+)")
 GOLD = (r"(gold: \{repair: )(\d+)", r"(gold: \{repair: \d+, lookup: )(\d+)")
 KEPT = ("machine", "load", "with", "without", "beside", "sizes")  # of a seed's file, beside the pooled figures
-ROUTED = ("backflow", "own", "prefix")  # sources of demonstrations that material made
+ROUTED = ("backflow", "own", "hinted", "prefix")  # sources of demonstrations that material made
 
 
 def arms(folder: Path, seed: int, template: str) -> tuple[Workspace, Workspace]:

@@ -23,7 +23,7 @@ Table = Literal["tasks", "demonstrations", "attempts", "pairs"]
 SHOWN = 5  # offending values kept an expectation
 REWARD = (-1.0, 1.0)
 STATUS = ["scored", "unscored", "error"]
-SOURCES = ["gold", "prefix", "rejection", "past", "own", "backflow", "teacher"]
+SOURCES = ["gold", "prefix", "rejection", "past", "own", "hinted", "backflow", "teacher"]
 COLUMNS: dict[str, list[str]] = {
     "tasks": [
         "id", "kind", "family", "skill", "origin", "split", "statement", "editable", "visible", "hidden", "answer",

@@ -31,6 +31,10 @@ TOO_LATE = frozenset({"never_stops"})
 BOUNDARY = TOO_EARLY | TOO_LATE
 # Causes of what the policy can do and seldom does: shown its own successes (rejection sampling), besides more RL.
 SELDOM = frozenset({"rare_success"})
+# Causes that pass with the place named: attempts that were told it are shown as if they had not been.
+WITH_A_HINT = frozenset({"needs_hint"})
+# Causes of data for which the easier tasks of the family come first.
+EASIER = frozenset({"knowledge_missing"})
 # Causes of data that more data would not repair.
 ENVIRONMENT = frozenset({"drift", "unstable", "tool_chain", "observation_cut", "harness_broken"})
 BROKEN_TASK = frozenset({"wrong_task", "wrong_statement"})

@@ -116,7 +116,7 @@ class DataRecord(Record):
     families: dict[str, int] = Field(default_factory=dict, description="family -> proven training tasks")
     quarantined: dict[str, int] = Field(default_factory=dict, description="reason -> tasks")
     demonstrations: dict[str, int] = Field(
-        default_factory=dict, description="gold | prefix | rejection | past | own | backflow | teacher -> rows"
+        default_factory=dict, description="gold | prefix | rejection | past | own | hinted | backflow | teacher -> rows"
     )
     voices: dict[Digest, TeacherVoice] = Field(
         default_factory=dict, description="policy of a teacher's turns -> who wrote them; of the rows that were kept"

@@ -27,7 +27,15 @@ from stages.artifacts import store
 from stages.attempts import write_attempts
 from stages.checkpoints import start_checkpoint
 from stages.context import Context
-from stages.demonstrations import demonstrate, edge_of, open_teacher, require_mixable, row_of, write_demonstrations
+from stages.demonstrations import (
+    asks_for_hints,
+    demonstrate,
+    edge_of,
+    open_teacher,
+    require_mixable,
+    row_of,
+    write_demonstrations,
+)
 from stages.equipment import equip, noise_section
 from stages.leaks import find_leaks, of_attempts, of_messages
 from stages.pairs import Preference, make_pairs, write_pairs
@@ -54,7 +62,7 @@ def inputs(ctx: Context) -> Inputs:
     barred = _barred(ctx, goal)
     if barred:
         pins["barred"] = digest_of(barred)
-    if spec.data.demonstrations.rejection_samples:
+    if spec.data.demonstrations.rejection_samples or any(map(asks_for_hints, goal.material)):
         pins["start"] = start_checkpoint(ctx)[1]
     if spec.data.demonstrations.from_past_rounds or any(item.trajectories for item in goal.material):
         for record in ctx.earlier("rl"):

@@ -1,5 +1,6 @@
 """Demonstrations: written from gold through the harness, good prefixes of failed training rollouts that gold goes on with,
-verified attempts of the start policy or of a teacher, or verified training rollouts of earlier rounds.
+verified attempts of the start policy (by itself, or told the place and done again untold) or of a teacher, or verified training
+rollouts of earlier rounds.
 
 All of them are attempts, judged like any other, and each row keeps a use edge to its trajectory, verdict and reward, and the
 bucket that it was made for: with the goal's material, that leads to the failures behind it.
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from environments.sources.splits import order
+from evals.material import WITH_A_HINT
 from schemas.base import Digest, canonical
 from schemas.bucket import Material, Route
 from schemas.data import DataRecord
@@ -27,6 +29,7 @@ from stages.attempts import read_attempts, write_attempts, write_edges
 from stages.checkpoints import fetch_base, folder_of, start_checkpoint
 from stages.context import Context
 from stages.equipment import Equipment, errors_in
+from stages.hints import hint_of, speaks_of, untold
 from stages.pins import attempt_pins
 from stages.prefixes import Prefix, can_go_on, first_bad_turn, gone_on, rollouts, spread, written
 from stages.recall import Recall
@@ -34,6 +37,7 @@ from stages.samplers.endpoint_sampler import EndpointSampler
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, load_tasks, round_robin
 
+TOLD_EACH = 4  # attempts a task with its hint, where the spec samples none without
 GOLD_EACH = 16  # demonstrations of each trained skill, where the spec names no number
 
 
@@ -49,7 +53,9 @@ def demonstrate(
     shown = wanted.keys() | {attempt.trajectory.task_id for attempt in past}
     own = _own(ctx, goal, {name: task for name, task in training.items() if name not in shown})
     shown |= {attempt.trajectory.task_id for made in own.values() for attempt in made}
-    routed = _routed_demonstrations(goal, list(training.values()), shown, own)
+    hinted, told = _hinted(ctx, bench, goal, [task for name, task in training.items() if name not in shown])
+    shown |= {attempt.trajectory.task_id for made in hinted.values() for attempt in made}
+    routed = _routed_demonstrations(goal, list(training.values()), shown, {**own, **hinted})
     shown |= routed.keys()
     gold = _gold(ctx, bench, goal, wanted, [training[name] for name in routed])
     begun = _prefixes(ctx, bench, goal, training)
@@ -62,16 +68,18 @@ def demonstrate(
         "gold": [attempt for attempt in gold if attempt.trajectory.task_id in wanted],
         "backflow": [attempt for attempt in gold if attempt.trajectory.task_id not in wanted],
         "own": [attempt for made in own.values() for attempt in made],
+        "hinted": [attempt for made in hinted.values() for attempt in made],
         "prefix": [attempt for attempt in begun if attempt.verdict.passed],
         "rejection": selected, "past": past, "teacher": first_clean_passes(taught),
     }  # fmt: skip
     ctx.telemetry.put("prefixes_not_verified", len(begun) - len(kept["prefix"]))
-    ctx.telemetry.add("demonstration_errors", errors_in([*sampled, *taught]))
+    ctx.telemetry.add("demonstration_errors", errors_in([*told, *sampled, *taught]))
+    looked_at = [*told, *sampled, *taught, *begun]
     whose = {attempt.trajectory.id: routed.get(attempt.trajectory.task_id) for attempt in gold}
     whose |= {attempt.trajectory.id: bucket_of(training[attempt.trajectory.task_id]) for attempt in past}
-    whose |= {attempt.trajectory.id: bucket for bucket, made in own.items() for attempt in made}
-    looked_at = [*sampled, *taught, *begun]
     whose |= {a.trajectory.id: asked_by(goal.material, a, training[a.trajectory.task_id]) for a in looked_at}
+    for made_for in (own, hinted):
+        whose |= {attempt.trajectory.id: bucket for bucket, made in made_for.items() for attempt in made}
     return kept, looked_at, {name: bucket for name, bucket in whose.items() if bucket is not None}
 
 
@@ -130,6 +138,37 @@ def _sampled(ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[T
     place, weights = start_checkpoint(ctx)
     sampler = bench.sampler(folder_of(ctx, place, weights), {task.id: task for task in chosen})
     return bench.attempt(sampler, bench.requests(chosen, spec.rejection_samples, Purpose.DEMONSTRATION, weights))
+
+
+def asks_for_hints(item: Material) -> bool:
+    """Its bucket passes with the place named: it is shown attempts that were told, without what they were told."""
+    return item.kind == "demonstrations" and item.cause in WITH_A_HINT and item.route is Route.SFT
+
+
+def _hinted(
+    ctx: Context, bench: Equipment, goal: GoalRecord, tasks: Sequence[Task]
+) -> tuple[dict[str, list[Attempt]], list[Attempt]]:
+    """Bucket -> verified attempts of the start policy at its family's training tasks, made with the hint and done again
+    without it, one a task; and all that these were selected from. `tasks`: that nothing else shows."""
+    chosen: dict[str, str] = {}  # task -> the bucket that it is for
+    able = {task.id: task for task in tasks if hint_of(task) is not None and bucket_of(task) is None}
+    for item in filter(asks_for_hints, goal.material):
+        pool = [task for name, task in able.items() if task.family == item.family and name not in chosen]
+        chosen |= {task.id: item.bucket for task in round_robin(pool, item.amount, goal.spec.seed)}
+    if not chosen:
+        return {}, []
+    place, weights = start_checkpoint(ctx)
+    sampler = bench.sampler(folder_of(ctx, place, weights), {name: able[name] for name in chosen})
+    samples = goal.spec.data.demonstrations.rejection_samples or TOLD_EACH
+    asked = bench.requests([able[name] for name in chosen], samples, Purpose.DEMONSTRATION, weights)
+    made = bench.attempt(sampler, [replace(request, hint=hint_of(request.task)) for request in asked])
+    passed = first_clean_passes([attempt for attempt in made if not speaks_of(attempt)])
+    again = bench.attempt(sampler, [untold(attempt, able[attempt.trajectory.task_id]) for attempt in passed])
+    ctx.telemetry.put("hinted_not_verified", len(passed) - len(first_clean_passes(again)))
+    found: dict[str, list[Attempt]] = {}
+    for attempt in first_clean_passes(again):
+        found.setdefault(chosen[attempt.trajectory.task_id], []).append(attempt)
+    return found, [*made, *again]
 
 
 def open_teacher(ctx: Context, goal: GoalRecord, key: Digest) -> AbstractContextManager[EndpointSampler | None]:

@@ -48,6 +48,7 @@ _DATA = (
     *_GOAL,
     "stages/data.py",
     "stages/demonstrations.py",
+    "stages/hints.py",
     "stages/leaks.py",
     "stages/pairs.py",
     "stages/prefixes.py",

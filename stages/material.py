@@ -24,7 +24,7 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt
 from stages.attempts import read_attempts
 from stages.context import Context
-from stages.demonstrations import gold_tasks
+from stages.demonstrations import asks_for_hints, gold_tasks
 from stages.pairs import by_kind, clean_pass, decision_turn, partner
 from stages.prefixes import can_go_on, first_bad_turn, of_training, spread
 from stages.tasks import trained_origins
@@ -126,7 +126,9 @@ def _said(item: Material, goal: GoalRecord, training: Mapping[str, Task]) -> Mat
     more = []
     if item.kind == "demonstrations" and item.route is Route.RL:
         more.append(f"{len(item.trajectories)} verified rollouts of its own at most, gold for the rest")
-    elif item.kind == "demonstrations" and not item.trajectories:
+    elif asks_for_hints(item):
+        more.append("attempts that were told the place, done again untold, and gold for the rest")
+    if item.kind == "demonstrations" and item.route is not Route.RL and not item.trajectories:
         skills = {task.skill for task in training.values() if task.family == item.family}
         single = skills and all(goal.spec.budgets.turns_for(skill) == 1 for skill in skills)
         more.append(

@@ -17,7 +17,7 @@ from evals.rules import decide, still_open
 from schemas.attribution import RUNGS, ExperimentName, Rung
 from schemas.bucket import Rule
 from stages.experiments.lab import Case, Lab, by_task
-from stages.experiments.sample import hint_of
+from stages.hints import hint_of
 
 SAMPLES: tuple[ExperimentName, ...] = tuple(name for name, rung in RUNGS.items() if rung in (Rung.L2, Rung.L3))
 

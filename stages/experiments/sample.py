@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +12,7 @@ from schemas.task import Task
 from schemas.trajectory import Attempt, Purpose
 from stages.equipment import Equipment, seed_for
 from stages.experiments.lab import Case, Lab, Policy, Tried, by_task, each, share, share_passes, task_of
+from stages.hints import hint_of
 from stages.rollout import RolloutRequest, Setting
 
 
@@ -90,18 +90,6 @@ def hint(lab: Lab, cases: Sequence[Case]) -> None:
     for digest, now in tried.items():
         said = f"{now.passes} of {now.of} pass when told: {hints[digest]}"
         share_passes(groups[digest], "hint", said, "hinted", now)
-
-
-def hint_of(task: Task) -> str | None:
-    """Lines of the start tree that the known solution changes, by number; None where that says nothing."""
-    for path, text in sorted(task.gold.items()):
-        before = task.files.get(path)
-        if before is None or before == text:
-            continue
-        blocks = difflib.SequenceMatcher(None, before.splitlines(), text.splitlines(), autojunk=False).get_opcodes()
-        lines = [start + 1 for tag, start, *_ in blocks if tag != "equal"]
-        return f"look at line {', '.join(map(str, lines[:4]))} of {path}"
-    return None
 
 
 def prefix(lab: Lab, cases: Sequence[Case]) -> None:

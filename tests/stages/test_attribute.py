@@ -19,8 +19,8 @@ from stages.attribute import climb, costs, open_lab
 from stages.equipment import equip
 from stages.experiments import EXPERIMENTS, Lab, Policy
 from stages.experiments.lab import Tried
-from stages.experiments.sample import hint_of
 from stages.experiments.swap import lost_at, weights_moved
+from stages.hints import hint_of
 from stages.tasks import load_tasks, trained_origins
 
 RULES = load_rules()

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from bench.planted_faults import Site, World, made, repairs
+from bench.planted_faults import Site, Told, World, made, repairs
+from evals.expectations import check_table, demonstrations_frame
 from schemas.bucket import Material, Route
-from schemas.task import Split
+from schemas.task import Split, Task
 from schemas.trajectory import Noise
 from stages.attempts import read_attempts
-from stages.demonstrations import demonstrate
-from stages.equipment import equip
+from stages.demonstrations import demonstrate, row_of
+from stages.equipment import Equipment, equip
+from stages.hints import hint_of
 from stages.recall import Recall
 from stages.recorded import recorded
-from stages.replay import replay
+from stages.replay import course, forced, replay
 from stages.rescore import Judging, rescore
+from stages.rollout import RolloutRequest, rollout
+from stages.samplers import SampleRequest
+from stages.samplers.recorded_sampler import RecordedSampler
+from stages.samplers.scripted_sampler import fenced
 from stages.tasks import load_tasks
 
 
@@ -47,6 +58,85 @@ def test_gold_stands_by_what_noise_says_failed(world: World, name: str) -> None:
         assert attempt.verdict.passed
         assert len(texts) == (2 if attempt.trajectory.noise else 1)
         assert len(set(texts)) == 1
+
+
+class Hears(Equipment):
+    """Its policy passes where it is told the place, and every third time it says what it was told."""
+
+    def sampler(self, checkpoint: Path, tasks: Mapping[str, Task] | None = None) -> Told:
+        def says(task: Task, request: SampleRequest) -> str:
+            hint = hint_of(task)
+            if hint is None or f"Hint: {hint}" not in request.text:
+                return fenced(task, task.wrong, 0)
+            said = f"Told to {hint}:\n" if request.seed % 3 == 0 else ""
+            return said + fenced(task, task.gold, 0)
+
+        return Told(checkpoint, dict(tasks or {}), says)
+
+
+def test_what_passes_with_a_hint_is_shown_as_if_it_had_none_and_gold_fills_up(world: World) -> None:
+    tasks = load_tasks(world.ctx)
+    training = {task.id: task for task in tasks if task.split is Split.TRAIN}
+    family = Counter(task.family for task in training.values()).most_common(1)[0][0]
+    asked = Material(
+        kind="demonstrations",
+        bucket="0" * 12,
+        route=Route.SFT,
+        family=family,
+        cause="needs_hint",
+        amount=6,
+        approved=True,
+    )
+    goal = world.goal.model_copy(update={"material": [asked]})
+    with equip(world.ctx, goal) as bench:
+        kept, seen = demonstrate(world.ctx, Hears(**vars(bench)), goal, tasks, None)
+        by_cause = asked.model_copy(update={"cause": "protocol"})
+        other, _ = demonstrate(world.ctx, bench, goal.model_copy(update={"material": [by_cause]}), tasks, None)
+        again = [forced({t.digest(): t for t in tasks}, a.trajectory) for a in kept["hinted"]]
+        replayed, _ = rollout(RecordedSampler(), bench.harness, bench.runner, again, bench.setting())
+    parents = {attempt.trajectory.id: attempt.trajectory for attempt in seen}
+    rows = [row_of(source, attempt) for source in ("hinted", "backflow") for attempt in kept[source]]
+    assert (len(other["hinted"]), len(other["backflow"])) == (0, 6)
+    assert len({row["task_id"] for row in rows}) == len(rows) == 6
+    assert 0 < len(kept["hinted"]) <= 6
+    assert check_table("demonstrations", demonstrations_frame(rows))["success"]
+    for attempt, now in zip(kept["hinted"], replayed, strict=True):
+        trajectory, task = attempt.trajectory, training[attempt.trajectory.task_id]
+        hint, told = hint_of(task), parents[attempt.trajectory.parent or ""]
+        assert (attempt.verdict.passed, trajectory.hint, told.hint, task.family) == (True, None, hint, family)
+        assert [turn.text for turn in trajectory.turns] == [turn.text for turn in told.turns]
+        assert "hint" not in json.dumps(trajectory.conversation()).lower()
+        assert hint is not None
+        assert hint not in json.dumps(trajectory.conversation())
+        assert f"Hint: {hint}" in told.turns[0].rendered
+        assert trajectory.turns[0].rendered == told.turns[0].rendered.replace(f"\nHint: {hint}", "")
+        assert len(trajectory.turns[0].prompt_ids) < len(told.turns[0].prompt_ids)
+        assert course(trajectory, now, ()) is None
+
+
+def test_who_says_what_it_was_told_is_no_demonstration(world: World) -> None:
+    """Every attempt does: gold is all that is left."""
+    tasks = load_tasks(world.ctx)
+    family = next(task.family for task in tasks if task.split is Split.TRAIN)
+    asked = Material(
+        kind="demonstrations",
+        bucket="0" * 12,
+        route=Route.SFT,
+        family=family,
+        cause="needs_hint",
+        amount=2,
+        approved=True,
+    )
+    goal = world.goal.model_copy(update={"material": [asked]})
+
+    class Repeats(Hears):
+        def requests(self, *args: Any, **more: Any) -> list[RolloutRequest]:
+            return [replace(one, seed=one.seed // 3 * 3) for one in super().requests(*args, **more)]
+
+    with equip(world.ctx, goal) as bench:
+        kept, seen = demonstrate(world.ctx, Repeats(**vars(bench)), goal, tasks, None)
+    assert (len(kept["hinted"]), len(kept["backflow"])) == (0, 2)
+    assert sum(bool(a.trajectory.hint and a.verdict.passed) for a in seen) == 2
 
 
 def test_what_a_selection_was_made_from_is_kept_and_all_of_it_can_be_sampled_again(
