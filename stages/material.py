@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from evals.evidence import collect, is_failure
-from evals.material import Used, material
+from evals.material import EASIER, Used, material
 from evals.proposals import Seen, proposals
 from evals.rules import decide
 from schemas.bucket import Bucket, Evidence, Material, Route, Rule, bucket_id
@@ -134,6 +134,8 @@ def _said(item: Material, goal: GoalRecord, training: Mapping[str, Task]) -> Mat
         more.append(
             "the harness answers in one turn, so there is no prefix" if single else "no good prefix to go on from"
         )
+    if item.kind == "tasks" and item.cause in EASIER:
+        more.append("those with less to get right first")
     if item.kind == "pairs":
         if not item.trajectories:
             more.append("no training rollout failed by this cause, so there is nothing to pair")

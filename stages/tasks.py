@@ -6,17 +6,19 @@ import hashlib
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from environments.bundles import tree_digest
 from environments.image import one_at_a_time
 from environments.sources import default
+from environments.sources.difficulty import difficulty
 from environments.sources.library import functions
 from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
+from evals.material import EASIER
 from evals.panel import Judge
 from schemas.base import Digest, Frozen, digest_of
 from schemas.bucket import Material
@@ -101,18 +103,23 @@ def select(pool: Sequence[Task], sources: Iterable[SourceSpec], seed: int) -> li
     return picked
 
 
-def round_robin(tasks: Sequence[Task], wanted: int, seed: int) -> list[Task]:
-    """`wanted` tasks, one of each origin before a second of any; within an origin one family before a second of it."""
+def round_robin(
+    tasks: Sequence[Task], wanted: int, seed: int, rank: Callable[[Task], tuple[int, ...]] = lambda _: ()
+) -> list[Task]:
+    """`wanted` tasks, one of each origin before a second of any. Origins, and tasks within one, come by `rank`, lowest first;
+    equals in a seeded order."""
     by_origin: dict[str, list[Task]] = defaultdict(list)
-    for task in sorted(tasks, key=lambda task: order(seed, task.id)):
+    for task in sorted(tasks, key=lambda task: (rank(task), order(seed, task.id))):
         by_origin[task.origin].append(task)
-    queues = [by_origin[origin] for origin in sorted(by_origin, key=lambda origin: order(seed, origin))]
+    ordered = sorted(by_origin, key=lambda origin: (rank(by_origin[origin][0]), order(seed, origin)))
+    queues = [by_origin[origin] for origin in ordered]
     ranked = [(position, index, task) for index, queue in enumerate(queues) for position, task in enumerate(queue)]
     return [task for _, _, task in sorted(ranked, key=lambda item: item[:2])[:wanted]]
 
 
 def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequence[Task], seed: int) -> list[Task]:
-    """New training tasks for buckets: fresh mutants of training functions, or unused training tasks of the family.
+    """New training tasks for buckets: fresh mutants of training functions, or unused training tasks of the family; where the
+    ability is missing, those with less to get right first.
 
     Only functions of our library can be mutated, and only those whose tasks all train; seed data of one's own may name others.
     """
@@ -124,12 +131,13 @@ def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequ
     for item in material:
         if item.kind != "tasks" or not item.amount:
             continue
-        by = f"backflow:{item.bucket}"
+        by, easy = f"backflow:{item.bucket}", item.cause in EASIER
         if item.operators and origins:
-            fresh = fresh_repair_tasks(seed, origins, item.operators, used, item.amount, made_by=by)
+            fresh = fresh_repair_tasks(seed, origins, item.operators, used, item.amount, by, easy_first=easy)
         else:
             left = [t for t in pool if t.family == item.family and t.split is Split.TRAIN and t.id not in used]
-            fresh = [t.model_copy(update={"made_by": by}) for t in round_robin(left, item.amount, seed)]
+            picked = round_robin(left, item.amount, seed, difficulty) if easy else round_robin(left, item.amount, seed)
+            fresh = [t.model_copy(update={"made_by": by}) for t in picked]
         used |= {task.id for task in fresh}
         made += fresh
     return made

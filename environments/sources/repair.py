@@ -11,6 +11,7 @@ import copy
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
+from environments.sources.difficulty import statements
 from environments.sources.library import Function, functions
 from environments.sources.mutation import OPERATORS, Mutant, Outcome, mutants, outcomes
 from environments.sources.splits import order
@@ -61,8 +62,10 @@ def fresh_repair_tasks(
     n: int,
     made_by: str | None = None,
     split: Split = Split.TRAIN,
+    easy_first: bool = False,
 ) -> list[Task]:
     """At most `n` tasks from mutants of these functions and operators that no excluded id names, spread over functions.
+    With `easy_first` the functions of fewest statements have their turn before others.
 
     Fewer come back when the functions have no more. An id names one mutant for ever, so excluding ids excludes sources.
     InputError for a name that the library does not have, or an operator that does not exist.
@@ -76,7 +79,8 @@ def fresh_repair_tasks(
     for name, pool in _usable(tuple(sorted(set(names)))).items():
         left = [pair for pair in pool if pair[0].operator in operators and _id(pair[0]) not in exclude_ids]
         queues.append([(name, pool, pair) for pair in _chosen(left, seed, len(left))])
-    queues.sort(key=lambda queue: order(seed, queue[0][0]) if queue else "")
+    size = {name: statements(functions()[name].source) if easy_first else 0 for name in names}
+    queues = sorted(filter(None, queues), key=lambda queue: (size[queue[0][0]], order(seed, queue[0][0])))
     picked = [queue[i] for i in range(max(map(len, queues), default=0)) for queue in queues if i < len(queue)][:n]
     tasks = [_task(functions()[name], *pair, pool, split, seed, made_by) for name, pool, pair in picked]
     return sorted(tasks, key=lambda task: task.id)

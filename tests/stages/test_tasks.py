@@ -10,6 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from environments.sources import default
+from environments.sources.difficulty import difficulty, statements
+from evals.material import EASIER
 from schemas.bucket import Material, Route
 from schemas.data import SourceSpec
 from schemas.goal import GoalSpec
@@ -18,6 +20,7 @@ from stages.context import Context
 from stages.spec import dump_default
 from stages.tasks import round_robin, route_tasks, seed_digest, seed_folder, select
 from stages.workspace import Workspace
+from tests import small
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,35 @@ def test_routed_tasks_are_fresh_training_tasks_of_the_family(pool: list[Task]) -
         assert not used & {t.id for t in tasks}
         assert not kept & {t.origin for t in tasks}
         assert {t.split for t in tasks} == {Split.TRAIN}
+
+
+@pytest.mark.parametrize(
+    ("family", "operators"), [("repair.condition", ["compare"]), ("lookup.table", []), ("lookup.words", [])]
+)
+def test_where_the_ability_is_missing_the_new_tasks_are_easier(
+    pool: list[Task], family: str, operators: list[str]
+) -> None:
+    """And not elsewhere. One of each origin comes before a second all the same."""
+    chosen = select(pool, [SourceSpec(skill="repair", train=100), SourceSpec(skill="lookup", train=20)], 0)
+    asked = _material(family, operators).model_copy(update={"amount": 8})
+    easier = asked.model_copy(update={"cause": "knowledge_missing"})
+    plain, easy = (route_tasks([one], list(pool), chosen, 0) for one in (asked, easier))
+    assert easy == route_tasks([easier], pool[::-1], chosen, 0)
+    assert len(plain) == len(easy) == len({task.origin for task in easy}) == 8
+    assert sum(difficulty(task)[0] for task in easy) < sum(difficulty(task)[0] for task in plain)
+    whole = route_tasks([easier.model_copy(update={"amount": 10_000})], pool, chosen, 0)
+    least = {origin: min(difficulty(t)[0] for t in whole if t.origin == origin) for origin in {t.origin for t in whole}}
+    assert sorted(difficulty(task)[0] for task in easy) == sorted(least.values())[:8]
+    assert asked.cause not in EASIER
+
+
+def test_less_to_get_right_is_fewer_statements_or_numbers() -> None:
+    code = "def f(x):\n    if x:\n        return 1\n    return 2\n"
+    assert (statements(code), statements("x = (\n"), statements("x = '\0'")) == (4, 1, 1)
+    asked = small.task().model_copy(update={"gold": {"solution.py": code, "notes.txt": "a\nb\n"}})
+    assert difficulty(asked)[0] == 4
+    table = {"kind": "answer", "statement": "How many rows have b above 7?", "files": {"data.csv": "a,b\nx,1\ny,22\n"}}
+    assert difficulty(asked.model_copy(update=table)) == (3, len("How many rows have b above 7?\na,b\nx,1\ny,22\n"))
 
 
 def test_the_templates_name_sources_that_the_seed_data_can_fill(pool: list[Task]) -> None:
