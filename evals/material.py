@@ -37,6 +37,7 @@ WITH_A_HINT = frozenset({"needs_hint"})
 EASIER = frozenset({"knowledge_missing"})
 # Causes of data that more data would not repair.
 ENVIRONMENT = frozenset({"drift", "unstable", "tool_chain", "observation_cut", "harness_broken"})
+DRIFTED = frozenset({"drift"})  # its proposal holds the pin against what is found
 BROKEN_TASK = frozenset({"wrong_task", "wrong_statement"})
 CONTAMINATION = frozenset({"contamination"})
 # Causes that are demonstrated under the noise that backflow's attempts had.

@@ -26,6 +26,7 @@ from schemas.trajectory import Attempt
 from schemas.verdict import Status, Verdict
 
 SHOWN = 3  # fixtures, tasks or drifts that a proposal names
+LINES, WIDTH = 60, 200  # of a difference that is not our own text
 MARGIN = 0.05  # of reward, by which a pass must be worth more than the failure it was priced below
 _VERIFIER = ("verifier_hole", "verifier_too_strict")
 
@@ -38,6 +39,7 @@ class Seen:
     tasks: Mapping[str, Task]
     attempts: Mapping[str, Attempt]
     evidence: Mapping[str, Evidence]
+    environment: tuple[Sequence[str], Sequence[str]] = ((), ())  # as pinned and as found now, in lines
 
     def members(self, bucket: Bucket) -> list[Attempt]:
         """The example first."""
@@ -208,14 +210,39 @@ def _conflict(better: Attempt, failure: Attempt) -> str:
 
 
 def _drift(bucket: Bucket, seen: Seen) -> Proposal:
-    goal = seen.goal
-    changed = [f"{drift.kind} {drift.subject}: {drift.detail}" for drift in goal.drifts if drift.task is None][:SHOWN]
-    named = "; ".join(changed) or f"the image is not layer {goal.environment.layer[:12]} any more"
+    """The pin against what is found now. To accept it is to lock it anew: another name is another environment, which the next
+    round builds and pins."""
+    goal, declared = seen.goal, seen.goal.spec.environment
+    was, now = ("\n".join(_shown(line) for line in side) for side in seen.environment)
+    change = _bounded(_difference(was, now, f"environment {declared.name}"))
+    drifts = [f"{drift.kind} {drift.subject}: {drift.detail}" for drift in goal.drifts if drift.task is None][:SHOWN]
+    same = f"the image is layer {goal.environment.layer[:12]}, as pinned: what changed lies outside of it, as the host does; "
+    anew = _anew(declared.name)
     return Proposal(
-        subject=f"environment {goal.spec.environment.name}",
-        difference=named,
-        then="`postloop canary` names what changed; restore it, or lock it anew (environment.lock) and replay",
+        subject=f"environment {declared.name}",
+        difference="\n".join([*([change] if change else []), *drifts]) or f"{same}shown by {bucket.example}",
+        then=f"restore it (delete the images folder of the cache) and nothing is to be applied; or lock it anew: once approved, "
+        f"`postloop apply {bucket.id[:4]}` names it {anew}, and the next round pins what it builds; then `postloop replay`"
+        if change
+        else "`postloop canary` names what changed; `postloop replay` shows the first answer that differs; restore that",
+        edits={"environment.name": anew} if change else {},
     )
+
+
+def _anew(name: str) -> str:
+    stem, _, number = name.rpartition("-")
+    return f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{name[:60]}-2"
+
+
+def _shown(line: str) -> str:
+    """File and package names are whatever the image holds: no line end or escape of theirs reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in line[:WIDTH])
+
+
+def _bounded(difference: str) -> str:
+    lines = difference.splitlines()
+    more = [f"... and {len(lines) - LINES} more lines"] if len(lines) > LINES else []
+    return "\n".join([*lines[:LINES], *more])
 
 
 def _unstable(bucket: Bucket, seen: Seen) -> Proposal:

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from environments.pinned import Sides, sides
 from evals.evidence import collect, is_failure
-from evals.material import EASIER, Used, material
+from evals.material import DRIFTED, EASIER, Used, material
 from evals.proposals import Seen, proposals
 from evals.rules import decide
 from schemas.bucket import Bucket, Evidence, Material, Route, Rule, bucket_id
@@ -25,6 +26,7 @@ from schemas.trajectory import Attempt
 from stages.attempts import read_attempts
 from stages.context import Context
 from stages.demonstrations import asks_for_hints, gold_tasks
+from stages.equipment import image_of
 from stages.pairs import by_kind, clean_pass, decision_turn, partner
 from stages.prefixes import can_go_on, first_bad_turn, of_training, spread
 from stages.tasks import trained_origins
@@ -45,11 +47,24 @@ def propose(
     training = {task.id: task for task in tasks if task.split is Split.TRAIN}
     pool = training_pool(ctx, training)
     seen = Seen(
-        goal, {t.id: t for t in tasks}, {a.trajectory.id: a for a in attempts}, {e.trajectory: e for e in evidence}
+        goal,
+        {t.id: t for t in tasks},
+        {a.trajectory.id: a for a in attempts},
+        {e.trajectory: e for e in evidence},
+        _environment(ctx, goal, buckets),
     )
     used = pick(buckets, pool, by_cause(pool, training, trained_origins(tasks), rules), training, goal)
     handed = material(buckets, goal.spec.backflow, training.values(), used, proposals(buckets, seen))
     return [_said(item, goal, training) for item in handed]
+
+
+def _environment(ctx: Context, goal: GoalRecord, buckets: Sequence[Bucket]) -> Sides:
+    """As pinned and as found now; looked at only where a bucket says that it drifted, since all of the image is read."""
+    if not any(bucket.cause in DRIFTED for bucket in buckets):
+        return [], []
+    declared = goal.spec.environment.lock
+    _, root = image_of(goal.spec, ctx.cache, ctx.workspace.root)
+    return sides(goal.environment, root, None if declared is None else ctx.workspace.root / declared)
 
 
 def training_pool(ctx: Context, training: Mapping[str, Task]) -> list[Attempt]:

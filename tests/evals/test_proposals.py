@@ -51,11 +51,14 @@ def bucket(cause: str, route: Route, attempts: list[Attempt]) -> Bucket:
     )  # fmt: skip
 
 
-def told(cause: str, route: Route, goal: GoalRecord, tasks: list[Task], attempts: list[Attempt], **facts: Any) -> Any:
+def told(
+    cause: str, route: Route, goal: GoalRecord, tasks: list[Task], attempts: list[Attempt], environment: Any = ((), ()),
+    **facts: Any,
+) -> Any:  # fmt: skip
     """The proposal as material, of a bucket of the first attempt."""
     own = bucket(cause, route, attempts[:1])
     about = {t.trajectory.id: _evidence(t.trajectory.id, t.trajectory.task_id, facts) for t in (attempts[0],)}
-    seen = Seen(goal, {t.id: t for t in tasks}, {a.trajectory.id: a for a in attempts}, about)
+    seen = Seen(goal, {t.id: t for t in tasks}, {a.trajectory.id: a for a in attempts}, about, environment)
     (found,) = material([own], BackflowSpec(), (), None, proposals([own], seen))
     assert (found.kind, found.approved) == ("proposal", False)
     assert found.failures == own.members
@@ -186,6 +189,36 @@ def test_each_broken_part_is_named(spec, make_task, make_attempt):
         found = told(cause, Route.DATA, goal, [task], [failure], **facts)
         assert subject in found.subject, cause
         assert difference in found.difference, cause
+
+
+def test_a_drift_is_the_pin_against_what_is_found_and_can_be_locked_anew(spec, make_task, make_attempt):
+    task = make_task()
+    was = ["layer aa", "package pluggy==1.5.0", "package pytest==9.0.1"]
+    now = ["layer bb", "package pluggy==1.6.0", "package pytest==9.0.1", "file opt/\x1b[31m\nred " + "x" * 500]
+    found = told("drift", Route.DATA, goal_of(spec), [task], [make_attempt(task, 1)], (was, now))
+    lines = found.difference.splitlines()
+    assert lines[:3] == ["--- environment python-pytest", "+++ environment python-pytest", "@@ -1,3 +1,4 @@"]
+    assert {"-layer aa", "+layer bb", "-package pluggy==1.5.0", "+package pluggy==1.6.0"} < set(lines)
+    assert max(map(len, lines)) <= 201
+    assert lines[-1].startswith("+file opt/?[31m?red ")
+    assert found.edits == {"environment.name": "python-pytest-2"}
+    assert f"`postloop apply {found.bucket[:4]}` names it python-pytest-2" in found.note
+    held = spec.environment.model_copy(update={"name": "python-pytest-2"})
+    once = spec.model_copy(update={"environment": held})
+    again = told("drift", Route.DATA, goal_of(once), [task], [make_attempt(task, 1)], (was, now))
+    assert again.edits == {"environment.name": "python-pytest-3"}
+    many = told(
+        "drift", Route.DATA, goal_of(spec), [task], [make_attempt(task, 1)], ([], [f"f {n}" for n in range(999)])
+    )
+    assert len(many.difference.splitlines()) == 61
+    assert many.difference.endswith("more lines")
+
+
+def test_where_the_image_is_as_pinned_nothing_is_to_be_locked(spec, make_task, make_attempt):
+    task, same = make_task(), ["layer aa", "package pluggy==1.5.0"]
+    found = told("drift", Route.DATA, goal_of(spec), [task], [make_attempt(task, 1)], (same, same))
+    assert (found.edits, "as pinned: what changed lies outside" in found.difference) == ({}, True)
+    assert found.failures[0] in found.difference
 
 
 def test_contamination_names_both_tasks(spec, make_task, make_attempt):
