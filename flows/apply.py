@@ -1,8 +1,9 @@
 """`postloop apply BUCKET`: write what an approved proposal changes in goal.yaml, and re-score the old samples under it.
 
 Only where a person approved it and the change can be computed: a number of the reward rules, another verifier, a setting of
-the evaluation, another name for an environment that is to be locked anew. Exit 0 when goal.yaml says so now, also when it did before; then the re-scoring, which a kill may have cut
-off, is made up for, or its answer found again. Exit 3 where infrastructure kept samples from their verdict.
+the evaluation, another name for an environment that is to be locked anew. Exit 0 when goal.yaml says so now, also when it did
+before; then the re-scoring, which a kill may have cut off, is made up for, or its answer found again. Exit 3 where
+infrastructure kept samples from their verdict.
 """
 
 from __future__ import annotations
