@@ -97,7 +97,7 @@ def test_the_policy_is_the_latest_checkpoint_and_a_skipped_stage_has_none(spec: 
         ({"sft": {"min_parse_rate": 0.7}}, {"settings.sft", "gates", "goal"}),
         ({"rewards": {"partial": 0.1}}, {"rewards", "goal"}),
         ({"noise": {"flaky": {"fail": 0.2}}}, {"noise", "goal"}),
-        ({"runtime": {"workers": 9, "device": "cuda", "stage_retries": 5}}, set()),
+        ({"runtime": {"workers": 9, "device": "cuda", "stage_retries": 5, "max_traces": 5}}, set()),
     ],
 )
 def test_a_change_shows_as_its_own_pin_and_runtime_as_none(
