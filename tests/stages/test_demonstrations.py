@@ -89,7 +89,7 @@ def test_what_passes_with_a_hint_is_shown_as_if_it_had_none_and_gold_fills_up(wo
     )
     goal = world.goal.model_copy(update={"material": [asked]})
     with equip(world.ctx, goal) as bench:
-        kept, seen = demonstrate(world.ctx, Hears(**vars(bench)), goal, tasks, None)
+        kept, seen, _ = demonstrate(world.ctx, Hears(**vars(bench)), goal, tasks, None)
         by_cause = asked.model_copy(update={"cause": "protocol"})
         other, _ = demonstrate(world.ctx, bench, goal.model_copy(update={"material": [by_cause]}), tasks, None)
         again = [forced({t.digest(): t for t in tasks}, a.trajectory) for a in kept["hinted"]]
@@ -134,7 +134,7 @@ def test_who_says_what_it_was_told_is_no_demonstration(world: World) -> None:
             return [replace(one, seed=one.seed // 3 * 3) for one in super().requests(*args, **more)]
 
     with equip(world.ctx, goal) as bench:
-        kept, seen = demonstrate(world.ctx, Repeats(**vars(bench)), goal, tasks, None)
+        kept, seen, _ = demonstrate(world.ctx, Repeats(**vars(bench)), goal, tasks, None)
     assert (len(kept["hinted"]), len(kept["backflow"])) == (0, 2)
     assert sum(bool(a.trajectory.hint and a.verdict.passed) for a in seen) == 2
 
