@@ -91,7 +91,7 @@ def test_what_passes_with_a_hint_is_shown_as_if_it_had_none_and_gold_fills_up(wo
     with equip(world.ctx, goal) as bench:
         kept, seen, _ = demonstrate(world.ctx, Hears(**vars(bench)), goal, tasks, None)
         by_cause = asked.model_copy(update={"cause": "protocol"})
-        other, _ = demonstrate(world.ctx, bench, goal.model_copy(update={"material": [by_cause]}), tasks, None)
+        other, *_ = demonstrate(world.ctx, bench, goal.model_copy(update={"material": [by_cause]}), tasks, None)
         again = [forced({t.digest(): t for t in tasks}, a.trajectory) for a in kept["hinted"]]
         replayed, _ = rollout(RecordedSampler(), bench.harness, bench.runner, again, bench.setting())
     parents = {attempt.trajectory.id: attempt.trajectory for attempt in seen}
