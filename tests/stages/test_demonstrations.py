@@ -17,6 +17,8 @@ from schemas.bucket import Material, Route
 from schemas.task import Split, Task
 from schemas.trajectory import Noise
 from stages.attempts import read_attempts
+from stages.context import Context
+from stages.data import inputs as data_inputs
 from stages.demonstrations import demonstrate, row_of
 from stages.equipment import Equipment, equip
 from stages.hints import hint_of
@@ -112,6 +114,25 @@ def test_what_passes_with_a_hint_is_shown_as_if_it_had_none_and_gold_fills_up(wo
         assert trajectory.turns[0].rendered == told.turns[0].rendered.replace(f"\nHint: {hint}", "")
         assert len(trajectory.turns[0].prompt_ids) < len(told.turns[0].prompt_ids)
         assert course(trajectory, now, ()) is None
+
+
+@pytest.mark.parametrize(("cause", "asked"), [("needs_hint", True), ("protocol", False)])
+def test_data_depends_on_the_start_policy_where_it_asks_it_for_attempts(world: World, cause: str, asked: bool) -> None:
+    """Else another champion to start from would find the demonstrations of the last one under its key."""
+    item = Material(
+        kind="demonstrations", bucket="0" * 12, route=Route.SFT, family="f", cause=cause, amount=1, approved=True
+    )
+    spec = world.goal.spec
+    shown = spec.data.demonstrations.model_copy(update={"rejection_samples": 0})
+    data = spec.data.model_copy(update={"demonstrations": shown})
+    goal = world.goal.model_copy(update={"material": [item], "spec": spec.model_copy(update={"data": data})})
+
+    class Handed(Context):
+        def record(self, stage: Any, round: int | None = None) -> Any:
+            return goal if stage == "goal" else super().record(stage, round)
+
+    ctx = Handed(world.ctx.workspace, 1, goal.spec, world.ctx.cache)
+    assert ("start" in data_inputs(ctx)[1]) is asked
 
 
 def test_who_says_what_it_was_told_is_no_demonstration(world: World) -> None:
