@@ -24,8 +24,8 @@ TABLE: dict[Operation, tuple[str, ...]] = {
     "resume": (
         "libraries", "code", *_PLACE, "tasks", "verifier", "harness", "rewards", *_CHECKPOINT, "sampling", "budgets",
         "safety", "seed", "start", "champion", "demonstrations", "pairs", "material", "weights", "temperature", "data", "sft", "rl",
-        "evaluation", "criteria", "backflow", "routes", "rules", "sft_gate", "seed_data", "barred", "past", "previous",
-        "rescores", "decisions", "in_vain", "noise",
+        "evaluation", "criteria", "backflow", "routes", "rules", "sft_gate", "seed_data", "barred", "past", "made",
+        "previous", "rescores", "decisions", "in_vain", "noise",
     ),
     "replay": _REPLAY,
     # A replay takes the noise of each turn from the record, with the action.
@@ -35,7 +35,7 @@ TABLE: dict[Operation, tuple[str, ...]] = {
     # Verifier and rules are what it changes; a verdict of another image or other limits would be of another key.
     "rescore": _PLACE,
 }  # fmt: skip
-_FAMILIES = ("verifier", "harness", "policy", "past", "previous")
+_FAMILIES = ("verifier", "harness", "policy", "past", "made", "previous")
 _SAME = {"audit_verifier": "verifier"}
 
 

@@ -46,7 +46,8 @@ from stages.treatment import treatments
 
 Inputs = tuple[dict[str, Json], dict[str, Digest]]
 ATTRIBUTIONS = "attributions.jsonl"
-EVIDENCE = "evidence.parquet"  # of the same failures, in columns: what `postloop triage` counts over all rounds
+# Parquet of the same failures in columns, for `postloop triage`; whoever looks for attempts reads each .parquet of an artifact.
+EVIDENCE = "evidence.pq"
 CONTESTED = ("verifier_hole", "verifier_too_strict")  # causes that only a second verifier finds
 
 

@@ -360,7 +360,7 @@ def test_a_corrected_bucket_follows_the_routes_of_its_round(told: tuple[Workspac
 
 @pytest.mark.parametrize(
     ("value", "why"),
-    [("banana\x1b[2J", "no rule has it; known: caught_violation, "), (["protocol"], "no cause, which is a word")],
+    [("banana\x1b[2J", "no rule has it; known: argument_fidelity, "), (["protocol"], "no cause, which is a word")],
 )
 def test_a_bucket_that_no_rule_knows_is_told_and_left(
     told: tuple[Workspace, str], capsys: pytest.CaptureFixture[str], value: object, why: str

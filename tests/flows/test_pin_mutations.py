@@ -88,6 +88,7 @@ def test_there_are_enough_mutations_and_every_row_is_reached(world: World, every
                 "sft_gate",
                 "barred",
                 "past",
+                "made",
                 "previous",
                 "rescores",
                 "decisions",
