@@ -12,6 +12,7 @@ import ast
 import copy
 import re
 import textwrap
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
@@ -21,6 +22,7 @@ from environments.sources.mutation import mutants
 from environments.sources.splits import order
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
+_PARSING = threading.Lock()
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 
@@ -46,8 +48,11 @@ def lines_of(text: str) -> list[str]:
 
 
 def parsed(text: str) -> ast.Module | None:
+    """One at a time: on Python 3.11 two threads that parse disturb each other's count of the depth (SystemError, CPython issue
+    106905), and proofs run on threads."""
     try:
-        return ast.parse(text)
+        with _PARSING:
+            return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
         return None
 
@@ -222,7 +227,8 @@ def _touched(old: list[str], new: list[str]) -> set[int]:
 def _mutated(lines: list[str], function: Function) -> Iterator[str]:
     source = textwrap.dedent("".join(lines[function.first : function.last]))
     try:
-        made = mutants(source, function.node.name)
+        with _PARSING:
+            made = mutants(source, function.node.name)
     except (SyntaxError, ValueError, RecursionError):  # an async function, or a string that dedent spoils
         return
     indent = " " * function.node.col_offset
