@@ -80,15 +80,7 @@ def test_what_passes_with_a_hint_is_shown_as_if_it_had_none_and_gold_fills_up(wo
     tasks = load_tasks(world.ctx)
     training = {task.id: task for task in tasks if task.split is Split.TRAIN}
     family = Counter(task.family for task in training.values()).most_common(1)[0][0]
-    asked = Material(
-        kind="demonstrations",
-        bucket="0" * 12,
-        route=Route.SFT,
-        family=family,
-        cause="needs_hint",
-        amount=6,
-        approved=True,
-    )
+    asked = asked_hints(family, 6)
     goal = world.goal.model_copy(update={"material": [asked]})
     with equip(world.ctx, goal) as bench:
         kept, seen, _ = demonstrate(world.ctx, Hears(**vars(bench)), goal, tasks, None)
@@ -135,19 +127,18 @@ def test_data_depends_on_the_start_policy_where_it_asks_it_for_attempts(world: W
     assert ("start" in data_inputs(ctx)[1]) is asked
 
 
+def asked_hints(family: str, amount: int) -> Material:
+    return Material(
+        kind="demonstrations", bucket="0" * 12, route=Route.SFT, family=family, cause="needs_hint", amount=amount,
+        approved=True,
+    )  # fmt: skip
+
+
 def test_who_says_what_it_was_told_is_no_demonstration(world: World) -> None:
     """Every attempt does: gold is all that is left."""
     tasks = load_tasks(world.ctx)
     family = next(task.family for task in tasks if task.split is Split.TRAIN)
-    asked = Material(
-        kind="demonstrations",
-        bucket="0" * 12,
-        route=Route.SFT,
-        family=family,
-        cause="needs_hint",
-        amount=2,
-        approved=True,
-    )
+    asked = asked_hints(family, 2)
     goal = world.goal.model_copy(update={"material": [asked]})
 
     class Repeats(Hears):
