@@ -13,6 +13,8 @@ ROUNDS ?= 2
 export POSTLOOP_CACHE ?= $(CURDIR)/.cache
 export HF_HUB_OFFLINE := 1
 export DO_NOT_TRACK := 1
+# Images of containers often forbid bytecode, and every process would compile its libraries again: 15 CPU-seconds a round.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: run test check prove sandbox clean
 

@@ -38,13 +38,13 @@ def small_spec() -> str:
     spec["sampling"]["max_tokens"] = 72  # no demonstration has more
     spec["sampling"]["threads"] = 1  # other tests have the other core
     spec["sft"] = {
-        "phases": [{"name": "cold_start", "steps": 5, "batch_size": 8}],
+        "phases": [{"name": "cold_start", "steps": 4, "batch_size": 8}],
         "min_parse_rate": 0.0,
         "gate_tasks": 3,
     }
     open_gate = {"min_parse_rate": 0.0, "min_pass_at_k": 0.0, "max_pass_at_1": 1.0, "min_mixed": 0.0}
     spec["rl"]["headroom"] = {"tasks": 2, "samples": 2, **open_gate}
-    spec["rl"]["phases"] = [{"method": "grpo", "steps": 1, "groups": 2, "group_size": 4, "oversample": 1.0}]
+    spec["rl"]["phases"] = [{"method": "grpo", "steps": 1, "groups": 1, "group_size": 4, "oversample": 1.0}]
     for named in (spec["criteria"], spec["evaluation"]["suites"]):  # the tiny loop has a boundary
         named[:] = [one for one in named if "boundary" not in (one.get("suite"), one["name"])]
     for suite in spec["evaluation"]["suites"]:
