@@ -14,7 +14,7 @@ from environments.bundles import tree_digest
 from environments.image import one_at_a_time
 from environments.sources import default
 from environments.sources.difficulty import difficulty
-from environments.sources.library import functions
+from environments.sources.library import every_function
 from environments.sources.repair import fresh_repair_tasks
 from environments.sources.splits import order
 from evals.contamination import near_copies
@@ -126,7 +126,7 @@ def route_tasks(material: Sequence[Material], pool: Sequence[Task], chosen: Sequ
     used = {task.id for task in chosen}
     measured = {task.origin for task in pool if task.split is not Split.TRAIN}
     trained = {task.origin for task in pool if task.skill == "repair" and task.split is Split.TRAIN}
-    origins = sorted((trained - measured) & functions().keys())
+    origins = sorted((trained - measured) & every_function().keys())
     made: list[Task] = []
     for item in material:
         if item.kind != "tasks" or not item.amount:

@@ -8,6 +8,8 @@ tokens); the rest leave room to see a gain.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from environments.sources.splits import order
 from schemas.task import Split, Task
 
@@ -129,10 +131,62 @@ QUESTIONS = [
     ("year_months", "How many months are in a year?", "12", "10"),
 ]
 
+# In no data set: bench/planted.py asks them.
+RESERVED = [
+    ("add_five_one", "What is 5+1?", "6", "7"),
+    ("add_six_three", "What is 6+3?", "9", "8"),
+    ("add_seven_five", "What is 7+5?", "12", "13"),
+    ("add_twenty_thirty", "What is 20+30?", "50", "60"),
+    ("subtract_nine_two", "What is 9-2?", "7", "6"),
+    ("double_five", "What is 5 times 2?", "10", "12"),
+    ("after_thursday", "Which day comes after Thursday?", "Friday", "Monday"),
+    ("after_saturday", "Which day comes after Saturday?", "Sunday", "Tuesday"),
+    ("after_march", "Which month comes after March?", "April", "August"),
+    ("after_july", "Which month comes after July?", "August", "October"),
+    ("capital_portugal", "What is the capital of Portugal?", "Lisbon", "Porto"),
+    ("capital_hungary", "What is the capital of Hungary?", "Budapest", "Szeged"),
+    ("capital_finland", "What is the capital of Finland?", "Helsinki", "Turku"),
+    ("capital_denmark", "What is the capital of Denmark?", "Copenhagen", "Aarhus"),
+    ("capital_turkey", "What is the capital of Turkey?", "Ankara", "Izmir"),
+    ("capital_peru", "What is the capital of Peru?", "Lima", "Cusco"),
+    ("capital_kenya", "What is the capital of Kenya?", "Nairobi", "Mombasa"),
+    ("capital_canada", "What is the capital of Canada?", "Ottawa", "Calgary"),
+    ("continent_france", "On which continent is France?", "Europe", "Africa"),
+    ("continent_nigeria", "On which continent is Nigeria?", "Africa", "Europe"),
+    ("language_italy", "Which language is spoken in Italy?", "Italian", "Greek"),
+    ("language_russia", "Which language is spoken in Russia?", "Russian", "Polish"),
+    ("banana_colour", "What colour is a ripe banana?", "yellow", "blue"),
+    ("snow_colour", "What colour is snow?", "white", "black"),
+    ("coal_colour", "What colour is coal?", "black", "pink"),
+    ("bark_animal", "Which pet animal barks?", "dog", "fish"),
+    ("honey_insect", "Which insect makes honey?", "bee", "ant"),
+    ("egg_bird", "Which farm bird lays the eggs that we eat?", "hen", "owl"),
+    ("square_sides", "How many sides does a square have?", "4", "6"),
+    ("minute_seconds", "How many seconds are in a minute?", "60", "80"),
+    ("spider_legs", "How many legs does a spider have?", "8", "5"),
+    ("opposite_light", "What is the opposite of heavy?", "light", "solid"),
+    ("opposite_empty", "What is the opposite of full?", "empty", "whole"),
+    ("opposite_poor", "What is the opposite of rich?", "poor", "grand"),
+    ("opposite_long", "What is the opposite of short?", "long", "tiny"),
+    ("plural_tree", "What is the plural of tree?", "trees", "treen"),
+    ("plural_mouse", "What is the plural of mouse?", "mice", "mouses"),
+    ("repeat_bridge", "Repeat the word: bridge", "bridge", "tunnel"),
+    ("repeat_candle", "Repeat the word: candle", "candle", "lamp"),
+    ("repeat_purple", "Repeat the word: purple", "purple", "green"),
+]
+
 
 def instruction_tasks() -> list[Task]:
-    """One task a question, sorted by id."""
-    split = _splits()
+    """One task a question of the data set, sorted by id."""
+    return _tasks(QUESTIONS, _splits().__getitem__)
+
+
+def reserved_questions() -> list[Task]:
+    """One task a question that is in no data set, sorted by id; all measure retention."""
+    return _tasks(RESERVED, lambda name: Split.RETENTION)
+
+
+def _tasks(questions: Sequence[tuple[str, str, str, str]], split_of: Callable[[str], Split]) -> list[Task]:
     tasks = [
         Task(
             id=f"{SKILL}/{name}/0",
@@ -140,7 +194,7 @@ def instruction_tasks() -> list[Task]:
             family=SKILL,
             skill=SKILL,
             origin=name,
-            split=split[name],
+            split=split_of(name),
             statement=question,
             files={},
             editable=[FILE],
@@ -150,7 +204,7 @@ def instruction_tasks() -> list[Task]:
             wrong={FILE: f"{wrong}\n"},
             made_by=f"list:{SKILL}",
         )
-        for name, question, expected, wrong in QUESTIONS
+        for name, question, expected, wrong in questions
     ]
     return sorted(tasks, key=lambda task: task.id)
 

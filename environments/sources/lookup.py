@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from environments.sources.splits import order
 from schemas.task import Split, Task
@@ -39,6 +39,8 @@ WORDS = {
 }
 THINGS = ("pens", "apples", "coins", "stamps", "books", "bricks", "eggs", "tickets", "plates", "cards")
 SEALED_THINGS = ("shells", "ropes", "maps")  # sealed origins only ever measure, see splits.py
+# reserved origins are in no data set: bench/planted.py draws its questions from them
+RESERVED_THINGS = ("candles", "drums", "lemons", "buttons", "bells", "kites", "masks", "seeds")
 BARE = {
     "plus": ("a + b", "a-b"),
     "minus": ("a - b", "a+b"),
@@ -75,15 +77,36 @@ TABLES = {
     "hikes": ("trail", "hours", "climb", ("ridge", "gorge", "lake", "pass", "mill", "moor")),
     "films": ("film", "minutes", "seats", ("Orbit", "Harbor", "Ember", "Frost", "Lantern", "Tides")),
     "jars": ("jar", "grams", "spoons", ("salt", "mint", "sage", "dill", "anise", "cumin")),
+    "bridges": ("bridge", "span", "lanes", ("Arch", "Quay", "Lock", "Weir", "Ferry", "Dock")),
+    "caves": ("cave", "depth", "bats", ("north", "south", "east", "west", "upper", "lower")),
+    "choirs": ("choir", "singers", "songs", ("Alto", "Bass", "Tenor", "Treble", "Chorus", "Canto")),
+    "hives": ("hive", "frames", "honey", ("h1", "h2", "h3", "h4", "h5", "h6")),
+    "quilts": ("quilt", "patches", "colors", ("star", "log", "fan", "wave", "leaf", "ring")),
+    "rockets": ("rocket", "stages", "thrust", ("Kilo", "Lima", "Mike", "Papa", "Romeo", "Zulu")),
 }
 SEALED_TABLES = ("hikes", "films", "jars")
+RESERVED_TABLES = ("bridges", "caves", "choirs", "hives", "quilts", "rockets")
 
 
 def origins() -> list[str]:
-    """Every origin, sorted."""
-    words = [f"{family}:{things}" for family in WORDS for things in THINGS + SEALED_THINGS]
+    """Every origin of the data set, sorted."""
     bare = [f"calc.bare:{name}" for name in BARE]
-    return sorted(words + bare + [f"{family}:{theme}" for family in QUESTIONS for theme in TABLES])
+    tables = [theme for theme in TABLES if theme not in RESERVED_TABLES]
+    return sorted([*_asked_of(THINGS + SEALED_THINGS, tables), *bare])
+
+
+def reserved_origins() -> list[str]:
+    """Every origin that is in no data set, sorted."""
+    return sorted(_asked_of(RESERVED_THINGS, RESERVED_TABLES))
+
+
+def _asked_of(things: Sequence[str], tables: Sequence[str]) -> list[str]:
+    return [
+        f"{family}:{theme}"
+        for forms, themes in ((WORDS, things), (QUESTIONS, tables))
+        for family in forms
+        for theme in themes
+    ]
 
 
 def sealed_origins() -> frozenset[str]:
@@ -91,10 +114,13 @@ def sealed_origins() -> frozenset[str]:
     return frozenset(origin for origin in origins() if origin.partition(":")[2] in sealed)
 
 
-def lookup_tasks(seed: int, split_of: Callable[[str], Split], per_origin: int) -> list[Task]:
-    """`per_origin` questions of each origin with different texts or tables, sorted by id."""
+def lookup_tasks(
+    seed: int, split_of: Callable[[str], Split], per_origin: int, names: Sequence[str] | None = None
+) -> list[Task]:
+    """`per_origin` questions of each origin with different texts or tables, sorted by id. `names` keeps it to some origins,
+    reserved ones too."""
     tasks = []
-    for origin in origins():
+    for origin in origins() if names is None else names:
         split = split_of(origin)
         seen: set[str] = set()
         rng = random.Random(order(seed, origin))  # noqa: S311 - questions, not secrets

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 
 from environments.sources.difficulty import statements
-from environments.sources.library import Function, functions
+from environments.sources.library import Function, every_function, functions
 from environments.sources.mutation import OPERATORS, Mutant, Outcome, mutants, outcomes
 from environments.sources.splits import order
 from schemas.base import canonical
@@ -41,16 +41,16 @@ def repair_tasks(
 ) -> list[Task]:
     """Up to `per_function` mutants of each library function, of as many operators as it has; sorted by id.
 
-    `names` keeps it to some functions: a few are much quicker than all. With `intact`, each function of the split
-    `boundary` also gives one task whose start tree is already correct.
+    `names` keeps it to some functions, reserved ones too: a few are much quicker than all. With `intact`, each function of
+    the split `boundary` also gives one task whose start tree is already correct.
     """
     tasks = []
     for name, pool in _usable(tuple(functions() if names is None else names)).items():
         split = split_of(name)
         for mutant, outcome in _chosen(pool, seed, per_function):
-            tasks.append(_task(functions()[name], mutant, outcome, pool, split, seed))
+            tasks.append(_task(every_function()[name], mutant, outcome, pool, split, seed))
         if intact and split is Split.BOUNDARY:
-            tasks.append(_intact(functions()[name], pool, seed))
+            tasks.append(_intact(every_function()[name], pool, seed))
     return sorted(tasks, key=lambda task: task.id)
 
 
@@ -70,7 +70,7 @@ def fresh_repair_tasks(
     Fewer come back when the functions have no more. An id names one mutant for ever, so excluding ids excludes sources.
     InputError for a name that the library does not have, or an operator that does not exist.
     """
-    unknown = sorted(set(names) - functions().keys()) + sorted(set(operators) - set(OPERATORS))
+    unknown = sorted(set(names) - every_function().keys()) + sorted(set(operators) - set(OPERATORS))
     if unknown:
         raise InputError(
             f"fresh tasks: no library function or operator is called {unknown[0]!r}; see environments/sources"
@@ -79,10 +79,10 @@ def fresh_repair_tasks(
     for name, pool in _usable(tuple(sorted(set(names)))).items():
         left = [pair for pair in pool if pair[0].operator in operators and _id(pair[0]) not in exclude_ids]
         queues.append([(name, pool, pair) for pair in _chosen(left, seed, len(left))])
-    size = {name: statements(functions()[name].source) if easy_first else 0 for name in names}
+    size = {name: statements(every_function()[name].source) if easy_first else 0 for name in names}
     queues = sorted(filter(None, queues), key=lambda queue: (size[queue[0][0]], order(seed, queue[0][0])))
     picked = [queue[i] for i in range(max(map(len, queues), default=0)) for queue in queues if i < len(queue)][:n]
-    tasks = [_task(functions()[name], *pair, pool, split, seed, made_by) for name, pool, pair in picked]
+    tasks = [_task(every_function()[name], *pair, pool, split, seed, made_by) for name, pool, pair in picked]
     return sorted(tasks, key=lambda task: task.id)
 
 
@@ -113,7 +113,7 @@ def _usable(names: tuple[str, ...]) -> dict[str, Pool]:
     """The mutants of each function that cases can kill, that end, and that do more than mix up types."""
     jobs = []
     for name in names:
-        function = functions()[name]
+        function = every_function()[name]
         cases = cases_of(function)
         jobs += [(mutant, cases) for mutant in mutants(function.source, name)]
     pools: dict[str, Pool] = {name: [] for name in names}

@@ -3,6 +3,9 @@
 Each module holds plain functions and a table `CASES = {name: (what it must do, [arguments, ...])}`. Arguments and
 results are plain JSON values. Expected values are never written down: the function itself gives them. The source of a
 function is what `ast.unparse` makes of it, so that a mutant differs from it in the broken place alone.
+
+The modules of `reserved/` are in no data set: `functions()` does not have them, so nothing is trained, chosen or measured on
+them before bench/planted.py draws from them.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import ast
 import importlib
 import json
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,14 +43,20 @@ class Function:
 
 @cache
 def functions() -> dict[str, Function]:
-    """Every function by name, in order of module and name. ValueError if one has no cases, or a name occurs twice."""
-    found: dict[str, Function] = {}
-    for name in sorted(m.name for m in pkgutil.iter_modules(__path__)):
-        for function in _of_module(name):
-            if function.name in found:
-                raise ValueError(f"{function.name}: defined in {found[function.name].module} and in {name}; rename one")
-            found[function.name] = function
-    return found
+    """Every function of the data sets by name, in order of module and name."""
+    return _by_name(_of_package())
+
+
+@cache
+def reserved_functions() -> dict[str, Function]:
+    """Every function that is in no data set."""
+    return _by_name(_of_package("reserved."))
+
+
+@cache
+def every_function() -> dict[str, Function]:
+    """Both: what a name stands for, wherever it comes from."""
+    return _by_name([*functions().values(), *reserved_functions().values()])
 
 
 def sealed_functions() -> frozenset[str]:
@@ -55,9 +64,28 @@ def sealed_functions() -> frozenset[str]:
     return frozenset(name for name, function in functions().items() if function.sealed)
 
 
+def _by_name(listed: Iterable[Function]) -> dict[str, Function]:
+    """ValueError if a name occurs twice."""
+    found: dict[str, Function] = {}
+    for function in listed:
+        if function.name in found:
+            modules = f"{found[function.name].module} and in {function.module}"
+            raise ValueError(f"{function.name}: defined in {modules}; rename one")
+        found[function.name] = function
+    return found
+
+
+def _of_package(prefix: str = "") -> list[Function]:
+    """All functions of the library's modules, or of those in the package `prefix`, not of packages inside it."""
+    folder = Path(__path__[0]) / prefix.replace(".", "/")
+    names = sorted(module.name for module in pkgutil.iter_modules([str(folder)]) if not module.ispkg)
+    return [function for name in names for function in _of_module(f"{prefix}{name}")]
+
+
 def _of_module(name: str) -> list[Function]:
+    """ValueError if a function has no cases, or cases have no function."""
     module = importlib.import_module(f"{__name__}.{name}")
-    tree = ast.parse((Path(__path__[0]) / f"{name}.py").read_text(encoding="utf-8"))
+    tree = ast.parse((Path(__path__[0]) / f"{name.replace('.', '/')}.py").read_text(encoding="utf-8"))
     sources = {node.name: ast.unparse(node) + "\n" for node in tree.body if isinstance(node, ast.FunctionDef)}
     cases: dict[str, tuple[str, list[list[Json]]]] = module.CASES
     if cases.keys() != sources.keys():
