@@ -1,12 +1,13 @@
 """Planted faults: does the ladder give each one to the stage that owns it?
 
-    python -m bench.planted --out FILE.json [--folder DIR] [--read DIR] [--side sealed|rules] [--kinds KIND...] [--seed N]
+    python -m bench.planted --out FILE.json [--folder DIR] [--read DIR] [--side reserved|sealed|rules] [--kinds KIND...] [--seed N]
 
-At least 20 faults for each route but `undetermined`, made by real changes (bench/planted_faults.py, planted_models.py) on
-base functions and seeds that were unused while the rules were written (`sealed`; `rules` are those that were used). Each
-is a failure of a task of its own; the ladder decides it, and so do the same rules over the log alone, without an
-experiment. Kinds are kept as they are finished, DIR/SIDE-SEED/KIND.json: a second call goes on, and --read takes those files from
-another machine. Each fault carries the digest of the code that judged it, and the figure lists them.
+At least 20 faults for each route but `undetermined`, made by real changes (bench/planted_faults.py, planted_models.py) on the
+base functions, questions and seeds of one of three sides: `rules` were used to write rules and experiments, `sealed` judged
+earlier rules, and `reserved`, which are in no data set, were never drawn before the run that the documents quote. Each is a
+failure of a task of its own; the ladder decides it, and so do the same rules over the log alone, without an experiment. Kinds
+are kept as they are finished, DIR/SIDE-SEED/KIND.json: a second call goes on, and --read takes those files from another
+machine. Each fault carries the digest of the code that judged it, and the figure lists them.
 
 Holds when at least 120 faults showed, 20 of each route, at least 98% are given to their owner, and no fault of the
 infrastructure to the model (sft, rl). `undetermined` counts as wrong.
@@ -86,7 +87,7 @@ CAUSES: Mapping[str, frozenset[str]] = {
     }.items()
 }  # fmt: skip
 ROUTES = [route for route in Route if route is not Route.UNDETERMINED]
-SEEDS = {"rules": 100, "sealed": 7000}
+SEEDS = {"rules": 100, "sealed": 7000, "reserved": 90000}
 
 
 def run_kind(site: Site, kind: str) -> list[dict[str, Any]]:
@@ -162,7 +163,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, default=Path("proofs/work/planted"))
     parser.add_argument("--read", type=Path, metavar="DIR", help="kinds that another machine finished: DIR/KIND.json")
-    parser.add_argument("--side", choices=sorted(SEEDS), default="sealed")
+    parser.add_argument("--side", choices=sorted(SEEDS), default="reserved")
     parser.add_argument("--kinds", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -21,15 +21,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from bench.faults import Server, children, fill, small_disk, tree_of
 from environments.bundles import builtin
-from environments.sources.instruction import instruction_tasks
-from environments.sources.library import functions
-from environments.sources.lookup import answer_of, lookup_tasks
-from environments.sources.lookup import origins as question_origins
+from environments.sources.instruction import instruction_tasks, reserved_questions
+from environments.sources.library import every_function, reserved_functions
+from environments.sources.lookup import answer_of, lookup_tasks, origins, reserved_origins
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
 from evals.chain import CUT
@@ -63,7 +63,7 @@ MODEL = {
 
 @dataclass
 class Site:
-    """Where one kind of fault is planted. `side`: the base functions and seeds it may use, `rules` or `sealed`."""
+    """Where one kind of fault is planted. `side`: the base functions, questions and seeds it may use, see `side_of`."""
 
     folder: Path
     cache: Path
@@ -73,17 +73,31 @@ class Site:
 
     def names(self, count: int, salt: str = "") -> list[str]:
         """Library functions of this side, drawn by the seed."""
-        own = [name for name in functions() if side_of(name) == self.side]
+        own = [name for name in every_function() if side_of(name) == self.side]
         return sorted(own, key=lambda name: order(self.seed, f"{salt}{name}"))[:count]
 
     def questions(self, count: int, of: str = "") -> list[str]:
-        own = [origin for origin in question_origins() if side_of(origin) == self.side and origin.startswith(of)]
+        every = [*origins(), *reserved_origins()]
+        own = [origin for origin in every if side_of(origin) == self.side and origin.startswith(of)]
         return sorted(own, key=lambda origin: order(self.seed, origin))[:count]
+
+    def plain(self) -> list[Task]:
+        """Plain questions of this side; all measure retention."""
+        every = [*instruction_tasks(), *reserved_questions()]
+        own = [task for task in every if side_of(task.origin) == self.side]
+        return [task.model_copy(update={"split": Split.RETENTION}) for task in own]
 
 
 def side_of(origin: str) -> str:
-    """Half of the base functions and questions were unused while the rules and experiments were written."""
+    """The side of a base function or question: `reserved` where no data set has it, else one of the halves of the default's."""
+    if origin in _reserved():
+        return "reserved"
     return ("rules", "sealed")[int(order(0, f"planted {origin}")[:8], 16) % 2]
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    return frozenset({*reserved_functions(), *reserved_origins(), *(task.origin for task in reserved_questions())})
 
 
 @dataclass(frozen=True)
@@ -146,11 +160,7 @@ def repairs(site: Site, train: int, dev: int, per_function: int = 1) -> list[Tas
 def questions(site: Site, train: int, dev: int, of: str = "", per_origin: int = 1) -> list[Task]:
     names = site.questions(train + dev, of)
     place = {name: Split.TRAIN if index < train else Split.DEV for index, name in enumerate(names)}
-    return [
-        task
-        for task in lookup_tasks(site.seed, lambda origin: place.get(origin, Split.HELD_OUT), per_origin)
-        if task.origin in place
-    ]
+    return lookup_tasks(site.seed, place.__getitem__, per_origin, names)
 
 
 def made(site: Site, name: str, tasks: Sequence[Task], until: str = "data", **changes: Any) -> Context:
@@ -172,8 +182,7 @@ def _measured(site: Site, tasks: Sequence[Task]) -> list[Task]:
     """What a spec needs beside: a task of the splits that no fault is about."""
     found = []
     if not any(task.split is Split.RETENTION for task in tasks):
-        kept = [task for task in instruction_tasks() if side_of(task.origin) == site.side]
-        found.append(kept[0].model_copy(update={"split": Split.RETENTION}))
+        found.append(site.plain()[0])
     names = {task.origin for task in tasks}
     spare = next(name for name in reversed(site.names(10_000)) if name not in names)
     held = repair_tasks(site.seed, lambda name: Split.HELD_OUT, 1, intact=False, names=[spare])

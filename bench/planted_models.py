@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 from bench.planted_faults import MODEL, Site, World, made, repairs, run_to
 from environments.bundles import Bundle, builtin
-from environments.sources.instruction import instruction_tasks
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.context import Context
@@ -106,10 +105,7 @@ def broken_template(site: Site) -> Iterator[World]:
 
 def forgotten_skill(site: Site) -> Iterator[World]:
     """Trained on repairs alone, too long and too fast: what the base answered it answers no more."""
-    kept = [task.model_copy(update={"split": Split.RETENTION}) for task in instruction_tasks()]
-    from bench.planted_faults import side_of
-
-    kept = [task for task in kept if side_of(task.origin) == site.side]
+    kept = site.plain()
     tasks = [*repairs(site, 12, 4), *kept]
     ctx = trained(site, "forgotten_skill", tasks, sft=_sft(learning_rate=0.006, steps=24))
     goal = ctx.record("goal")

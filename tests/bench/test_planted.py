@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,13 @@ import pytest
 
 from bench import planted
 from bench import planted_faults as faults
-from bench.planted_faults import Site, altered, by_chance, made, repairs, side_of
+from bench.planted_faults import Site, altered, by_chance, made, questions, repairs, side_of
 from environments.bundles import Bundle
-from environments.sources.library import functions
+from environments.sources.instruction import instruction_tasks, reserved_questions
+from environments.sources.library import every_function
+from environments.sources.lookup import origins, reserved_origins
 from schemas.goal import GoalRecord
+from schemas.task import Split
 from schemas.trajectory import Purpose
 from schemas.verdict import Status
 from stages.equipment import equip
@@ -84,10 +88,31 @@ def test_a_full_disk_breaks_the_attempts_that_find_it_full_and_no_other(tmp_path
         assert all(attempt.verdict.passed for attempt in again)
 
 
-def test_the_two_sides_share_no_base_function() -> None:
-    sides = {side: {name for name in functions() if side_of(name) == side} for side in ("rules", "sealed")}
-    assert min(map(len, sides.values())) > 40
-    assert not sides["rules"] & sides["sealed"]
+def test_the_three_sides_share_no_base_function_and_no_question(tmp_path: Path) -> None:
+    sites = [Site(tmp_path, tmp_path, side, first, 1) for side, first in planted.SEEDS.items()]
+    plain = [[task.origin for task in site.plain()] for site in sites]
+    for drawn, least, every in (
+        ([site.names(1000) for site in sites], 60, len(every_function())),
+        ([site.questions(1000) for site in sites], 60, len(origins()) + len(reserved_origins())),
+        (plain, 40, len(instruction_tasks()) + len(reserved_questions())),
+    ):
+        assert min(map(len, drawn)) >= least
+        assert len({name for names in drawn for name in names}) == sum(map(len, drawn)) == every
+    assert sites[-1].side == side_of(reserved_origins()[0]) == "reserved"
+
+
+@pytest.mark.parametrize("side", planted.SEEDS)
+def test_each_side_has_what_the_largest_kinds_draw(side: str, tmp_path: Path) -> None:
+    """On a seed that no run takes, so that what a run will draw stays unseen."""
+    site = Site(tmp_path, tmp_path, side, 1, 1)
+    assert len(site.names(53)) == 53  # 12 and 40, and one that nothing is about
+    pool = repairs(site, 8, 16, per_function=3)
+    assert sum(task.split is Split.TRAIN and task.family == "repair.value" for task in pool) >= 8
+    assert len({task.origin for task in pool if task.split is Split.DEV and task.family == "repair.step"}) >= 8
+    for family in ("calc.", "lookup."):
+        asked = questions(site, 3, 12, family)
+        assert Counter(task.split for task in asked) == {Split.TRAIN: 3, Split.DEV: 12}
+    assert {task.split for task in site.plain()} == {Split.RETENTION}
 
 
 def test_undetermined_is_wrong_and_too_few_do_not_hold() -> None:
