@@ -10,7 +10,7 @@ no evidence of anything.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -59,6 +59,25 @@ def all_copied(train: Sequence[Task], evaluation: Sequence[Task], n: int = 8, sh
     return {found for task in train for found in index.copied(_of_task(task, n))}
 
 
+def closest(
+    train: Sequence[Task], evaluation: Sequence[Task], wanted: Collection[str], n: int = 8
+) -> dict[str, tuple[float, str | None]]:
+    """Of each wanted evaluation task the greatest overlap with a training task, as `near_copies` has it, and that task's id: the
+    first by id of equal ones, None where nothing is shared. `evaluation`: all of them, since what many share is left out.
+
+    A task is in `all_copied` exactly when its overlap here is at the share or above.
+    """
+    index = _Index(evaluation, n, wanted=wanted)
+    floors = [0.0] * len(index.targets)
+    nearest: dict[int, str] = {}
+    for task in sorted(train, key=lambda task: task.id):
+        for number, overlap in index.overlaps(_of_task(task, n), floors).items():
+            if overlap > floors[number]:
+                floors[number], nearest[number] = overlap, task.id
+    there = ((number, task.id) for number, task in enumerate(index.targets) if task.id in wanted)
+    return {name: (floors[number], nearest.get(number)) for number, name in there}
+
+
 @dataclass(frozen=True)
 class _Marks:
     """What two texts are compared by: their n-grams in order, and the names of whole files and cases."""
@@ -104,9 +123,11 @@ class _Piece:
 
 
 class _Index:
-    """Evaluation tasks by their marks. ValueError as `near_copies` has it."""
+    """Evaluation tasks by their marks; only the wanted ones are found, if not all are. ValueError as `near_copies` has it."""
 
-    def __init__(self, evaluation: Sequence[Task], n: int, share: float) -> None:
+    def __init__(
+        self, evaluation: Sequence[Task], n: int, share: float = 1.0, wanted: Collection[str] | None = None
+    ) -> None:
         if n < 1 or not 0 < share <= 1:
             raise ValueError(f"n-grams of {n} tokens with share {share}: needs n >= 1 and 0 < share <= 1")
         self.share, self.targets = share, sorted(evaluation, key=lambda task: task.id)
@@ -115,21 +136,28 @@ class _Index:
         self.pieces = [replace(piece, marks=piece.marks - self.common) for piece in pieces]
         self.index: dict[Hashable, list[int]] = defaultdict(list)
         for number, piece in enumerate(self.pieces):
-            for mark in piece.marks:
-                self.index[mark].append(number)
+            if wanted is None or self.targets[piece.task].id in wanted:
+                for mark in piece.marks:
+                    self.index[mark].append(number)
 
     def copied(self, marks: _Marks) -> list[str]:
         """Ids of the tasks that these marks copy, the closest first, then by id."""
-        grams, overlaps = {*marks.grams} - self.common, defaultdict[int, float](float)
+        overlaps = self.overlaps(marks, [self.share] * len(self.targets))
+        return [self.targets[task].id for _, task in sorted((-overlap, task) for task, overlap in overlaps.items())]
+
+    def overlaps(self, marks: _Marks, floors: Sequence[float]) -> dict[int, float]:
+        """Number of a task -> overlap with it, where that is at the task's floor or above: whether n-grams stand together is
+        looked for there alone."""
+        grams, found = {*marks.grams} - self.common, dict[int, float]()
         own = grams | (marks.names - self.common)
         for number, shared in Counter(piece for mark in own for piece in self.index.get(mark, ())).items():
             piece = self.pieces[number]
-            overlap = piece.overlap(shared, len(grams))
-            if overlap >= self.share and piece.kind == "text":
+            floor, overlap = floors[piece.task], piece.overlap(shared, len(grams))
+            if overlap >= floor and piece.kind == "text":
                 overlap = piece.overlap(piece.together(marks.grams), len(grams))
-            overlaps[piece.task] = max(overlaps[piece.task], overlap)
-        found = sorted((-overlap, task) for task, overlap in overlaps.items() if overlap >= self.share)
-        return [self.targets[task].id for _, task in found]
+            if overlap >= floor:
+                found[piece.task] = max(found.get(piece.task, 0.0), overlap)
+        return found
 
 
 def _pieces(number: int, task: Task, n: int) -> Iterator[_Piece]:

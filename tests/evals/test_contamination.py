@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from evals.contamination import all_copied, copied_rows, near_copies
+from evals.contamination import all_copied, closest, copied_rows, near_copies
 from evals.plaintext import plain
 from schemas.task import Case, Split
 from stages.attribute import contaminated
@@ -54,6 +54,8 @@ def test_the_wording_of_a_generator_is_no_leak(make_task):
     train = [filled(make_task, "t0", statement=f"{wording} 77", body="t0 has 77 rows\n")]
     assert near_copies(train, asked, share=0.5) == {}
     assert near_copies(train, asked[:3], share=0.5)
+    assert closest(train, asked, {asked[0].id}) == {asked[0].id: (0.0, None)}, "likeness is no wording either"
+    assert closest(train, asked[:3], {asked[0].id})[asked[0].id][0] > 0.5
 
 
 def test_the_closest_is_named_and_ties_go_to_the_first(make_task):
@@ -224,6 +226,46 @@ def test_every_task_that_is_copied_is_contaminated_not_the_closest_alone(make_ta
     thief = make_task("thief", split=Split.TRAIN, gold={"other.py": AROUND + SECRET})
     assert near_copies([thief], [target, twin]) == {thief.id: target.id}
     assert all_copied([thief], [target, twin]) == contaminated([thief, target, twin]) == {target.id, twin.id}
+
+
+def test_the_likeness_of_a_task_is_what_decides_whether_it_is_copied(make_task, target):
+    """Copies, texts that share some lines, scattered lines, a short file, cases: at every share the two answer alike."""
+    lines = SECRET.splitlines()
+    texts = {
+        "whole": SECRET, "in_more": AROUND + SECRET, "half": "\n".join(lines[: len(lines) // 2]), "around": AROUND,
+        "scattered": "\n".join(part for line in lines for part in (line, AROUND)), "few": "\n".join(lines[:5]),
+    }  # fmt: skip
+    train = [make_task(name, statement="Repair other_3.", gold={"o.py": text}) for name, text in texts.items()]
+    train += [filled(make_task, f"t{n}", factor=n) for n in range(4)]
+    train.append(make_task("cases", statement="Repair other_3.", visible=HIDDEN[:5], hidden=[]))
+    names = ("near", "nearer", "far")
+    others = [filled(make_task, name, factor=9 - n, split=Split.DEV) for n, name in enumerate(names)]
+    far = make_task("none", statement="zeta eta theta", files={}, gold={"x.py": "iota"}, visible=[], hidden=[])
+    measuring = [target, *others, far.model_copy(update={"split": Split.DEV})]
+    found = closest(train, measuring, {task.id for task in measuring})
+    for share in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
+        assert {name for name, (overlap, _) in found.items() if overlap >= share} == all_copied(
+            train, measuring, share=share
+        ), share
+    assert found[target.id] == (1.0, "repair/in_more/arith_1")
+    assert found[far.id] == (0.0, None)
+    assert 0.0 < found[others[0].id][0] < 1.0
+    assert found == closest(train[::-1], measuring[::-1], [task.id for task in measuring]), "whatever the order"
+    assert closest(train, measuring, {target.id}) == {target.id: found[target.id]}, "and whatever else is asked for"
+
+
+def test_lines_that_stand_apart_make_no_likeness(make_task):
+    """All of a file, each line in another place of a longer text: no part of it stands together."""
+    lines = [f"a{n} = b{n} + c{n} * d{n} - e{n} // f{n}" for n in range(12)]
+    asked = " ".join(f"word{n}" for n in range(150))
+    target = make_task("whole", statement=asked, gold={"solution.py": "\n".join(lines)}, split=Split.DEV)
+    apart = make_task("apart", statement="Other.", gold={"o.py": "\n".join(f"{line}\n{AROUND}" for line in lines)})
+    together = make_task("together", statement="Other.", gold={"o.py": AROUND + "\n".join(lines[:6])})
+    (low, _), (high, nearest) = (
+        closest(train, [target], {target.id})[target.id] for train in ([apart], [apart, together])
+    )
+    assert low < 0.25 < 0.4 < high < 0.6
+    assert nearest == together.id
 
 
 @pytest.mark.parametrize(
