@@ -11,14 +11,15 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from evals.metrics import pass_at_k, pass_at_k_interval
-from schemas.bucket import Evidence
+from schemas.bucket import MAX_FAILED_TESTS, MAX_TEST_NAME, Evidence
 from schemas.errors import InputError
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Trajectory, Turn
-from schemas.verdict import Status
+from schemas.verdict import Check, Status
 
 
 def collect(
@@ -131,6 +132,7 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         violations=sorted({violation.kind for violation in verdict.violations}),
         failed_checks=sum(not check.passed for check in verdict.checks),
         passed_checks=sum(check.passed for check in verdict.checks),
+        failed_tests=_failed_tests(verdict.checks),
         limit_hit=verdict.limit_hit,
         truncated=conduct.truncated_turns > 0,
         submitted=conduct.submitted,
@@ -156,6 +158,11 @@ def _evidence(attempt: Attempt, task: Task, context: _Context, origins: int, uns
         noise_hits=trajectory.hits(),
         noisy=sum(bool(turn.tool_error and _NOISE.search(turn.tool_error)) for turn in trajectory.turns),
     )
+
+
+def _failed_tests(checks: Iterable[Check]) -> list[str]:
+    failed = islice((check for check in checks if not check.passed), MAX_FAILED_TESTS)
+    return [check.name[:MAX_TEST_NAME] for check in failed]
 
 
 def tally(n: int, c: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from schemas.errors import InputError, SpecError
 DEFAULT = Path(__file__).with_name("rules.yaml")
 ORDER = ("gt", "ge", "lt", "le")
 OPERATORS = (*ORDER, "in", "contains")
-LISTS = frozenset({"violations", "touched"})
+LISTS = frozenset({"violations", "touched", "failed_tests"})
 NUMBERS = frozenset(
     {
         "parse_errors",
@@ -49,6 +49,7 @@ NUMBERS = frozenset(
         "trained_origins",
         "first_bad_turn",
         "group_spread",
+        "similarity",
         "noisy",
         "noise_hits",
         "hinted_passes",

@@ -6,7 +6,7 @@ when one stays undetermined.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -69,6 +69,8 @@ def show_answers(found: Sequence[Any]) -> None:
             show_table(title, ("rung", "experiment", "found", "attempts", "executions"), rows)
         else:
             print(title)
+        for line in _facts(one.evidence):
+            print(f"  {line}")
         print(f"owner: {one.route.value} ({one.cause}, rule {one.rule}): {one.because}")
         if one.also:
             print(f"  also holds: {', '.join(one.also)}")
@@ -76,3 +78,16 @@ def show_answers(found: Sequence[Any]) -> None:
             print(
                 f"  could still change it, not run: {', '.join(one.undecided)}; see backflow.attribution in goal.yaml"
             )
+
+
+def _facts(evidence: Any) -> Iterator[str]:
+    """What the log says that a person looks for first: which tests failed, and what training had of the task."""
+    from reports.text import number, one_line
+
+    if evidence.failed_tests:
+        names, all_ = evidence.failed_tests, evidence.failed_checks
+        some = f" (the first {len(names)} of {all_})" if all_ > len(names) else ""
+        yield f"failed tests{some}: {', '.join(one_line(name) for name in names)}"
+    if evidence.similarity is not None:
+        nearest = f", {one_line(evidence.nearest_task)}" if evidence.nearest_task else ""
+        yield f"most similar training task: {number(evidence.similarity, 2)} of 1{nearest}"

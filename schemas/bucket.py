@@ -24,6 +24,10 @@ class Route(StrEnum):
     UNDETERMINED = "undetermined"
 
 
+MAX_FAILED_TESTS = 16
+MAX_TEST_NAME = 120  # characters: models write some names, in files that a verifier runs
+
+
 class Evidence(Frozen):
     """Typed facts about one failed trajectory; rules decide over these and nothing else."""
 
@@ -45,6 +49,11 @@ class Evidence(Frozen):
     violations: list[str]
     failed_checks: int = Field(ge=0)
     passed_checks: int = Field(ge=0)
+    failed_tests: list[str] = Field(
+        default_factory=list,
+        description=f"names of failed checks in the verifier's order: the first {MAX_FAILED_TESTS}, {MAX_TEST_NAME} "
+        "characters of each; empty in records of before",
+    )
     limit_hit: str | None
     truncated: bool
     submitted: bool
@@ -73,6 +82,14 @@ class Evidence(Frozen):
     wrote: bool = Field(default=False, description="the outcome differs from the start tree")
     group_spread: float | None = Field(default=None, description="range of the rewards of the task's attempts")
     contaminated: bool = Field(default=False, description="a training task is a near copy of this one, which measures")
+    similarity: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="greatest overlap with a training task, as the search for near copies measures it; None for a training "
+        "task, and where it was not computed",
+    )
+    nearest_task: str | None = Field(default=None, description="id of that training task; None where nothing is shared")
     in_capabilities: bool = Field(default=True, description="a capability of the goal names the skill of the task")
     sandbox_event: str | None = Field(default=None, description="status error: the kind of what broke")
     noisy: int = Field(default=0, ge=0, description="tool errors that speak of the tool's own failure: time-outs, lost")

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from environments.bundles import Bundle
-from evals.contamination import all_copied
+from evals.contamination import all_copied, closest
 from evals.evidence import audited, collect
 from evals.panel import Panel
 from evals.rules import complete, decide, holding, still_open
@@ -45,7 +45,7 @@ from stages.rollout import Setting
 from stages.tasks import load_tasks, trained_origins
 from stages.workspace import Workspace
 
-NEAR = {"n": 8, "share": 0.6}  # how near a copy is called contamination, whatever the spec lets into training
+GRAM, NEAR = 8, 0.6  # how near a copy is called contamination, whatever the spec lets into training
 
 
 def climb(lab: Lab, attempts: Sequence[Attempt], found: Sequence[Evidence], rules: Sequence[Rule]) -> list[Attribution]:
@@ -231,7 +231,25 @@ def contaminated(tasks: Sequence[Task]) -> set[str]:
     """Ids of tasks that measure and of which a training task is a near copy, however the spec was set."""
     training = [task for task in tasks if task.split is Split.TRAIN]
     measuring = [task for task in tasks if task.split is not Split.TRAIN]
-    return all_copied(training, measuring, **NEAR)  # type: ignore[arg-type]
+    return all_copied(training, measuring, GRAM, NEAR)
+
+
+def evidence_of(goal: GoalRecord, tasks: Sequence[Task], attempts: Sequence[Attempt]) -> list[Evidence]:
+    """Of every failure among these attempts of one policy, before any experiment; `tasks`: of the round."""
+    found = collect(
+        attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
+        skills=skills_of(goal, tasks),
+    )  # fmt: skip
+    return likened(found, tasks)
+
+
+def likened(found: Sequence[Evidence], tasks: Sequence[Task]) -> list[Evidence]:
+    """Each with the training task that its task is most like; one of a training task stays as it is."""
+    training = [task for task in tasks if task.split is Split.TRAIN]
+    measuring = [task for task in tasks if task.split is not Split.TRAIN]
+    likeness = closest(training, measuring, {one.task_id for one in found}, GRAM)
+    said = {name: {"similarity": overlap, "nearest_task": task} for name, (overlap, task) in likeness.items()}
+    return [one.model_copy(update=said.get(one.task_id)) for one in found]
 
 
 def skills_of(goal: GoalRecord, tasks: Sequence[Task]) -> set[str]:
@@ -288,11 +306,8 @@ def _attributed(opened: Bench, table: Path, policy: str, own: Sequence[Recorded]
     ctx, goal = opened.context, opened.equipment.goal
     tasks = load_tasks(ctx)
     rules = complete(goal.spec.routes)
-    known = {task.id: task for task in tasks}
     around = [a for a in read_attempts(table) if policy_of(a) == policy and a.trajectory.task in opened.tasks]
-    evidence = collect(
-        around, known, trained_origins(tasks), contaminated=contaminated(tasks), skills=skills_of(goal, tasks)
-    )
+    evidence = evidence_of(goal, tasks, around)
     wanted = {one.attempt.trajectory.id for one in own}
     failures = [one for one in evidence if one.trajectory in wanted]
     passes = sorted(wanted - {one.trajectory for one in failures})

@@ -16,7 +16,6 @@ from environments.bundles import Bundle
 from environments.sources.splits import order
 from evals.applied import Stand, applied
 from evals.buckets import Half, account, attempted, build, compare, treat
-from evals.evidence import collect
 from evals.rules import complete, rules_digest
 from evals.suites import halves
 from evals.triage import write_attributed
@@ -31,7 +30,7 @@ from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose
 from stages.artifacts import store
 from stages.attempts import read_attempts, write_attempts
-from stages.attribute import climb, contaminated, costs, lineage, open_lab, skills_of
+from stages.attribute import climb, costs, evidence_of, lineage, open_lab
 from stages.canary import bundle_folder
 from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
@@ -137,10 +136,7 @@ def attributed(
     ctx: Context, goal: GoalRecord, tasks: list[Task], attempts: list[Attempt], rules: list[Rule]
 ) -> list[Attribution]:
     """Every failure among these attempts of the round's last policy, with its owner."""
-    evidence = collect(
-        attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
-        skills=skills_of(goal, tasks),
-    )  # fmt: skip
+    evidence = evidence_of(goal, tasks, attempts)
     with equip(ctx, goal) as bench, open_lab(ctx, bench, tasks, attempts, setting=bench.deployed()) as lab:
         return climb(lab, attempts, evidence, rules)
 

@@ -21,6 +21,7 @@ from evals.rules import (
 from schemas.attribution import FILLED_BY, FILLS
 from schemas.bucket import Evidence, Route, Rule
 from schemas.errors import InputError, SpecError
+from schemas.verdict import Check
 
 RULES = load_rules()
 
@@ -309,6 +310,26 @@ def test_evidence_is_of_failures_contested_passes_and_lost_attempts(make_task, m
         "infrastructure_error",
         "not_scored",
     ]
+
+
+def test_evidence_names_the_first_failed_tests_as_the_verifier_had_them(make_task, make_attempt):
+    task, attempt = make_task(), make_attempt(make_task())
+    names = ["z", *(f"hidden_{n}" for n in range(40)), "x" * 10_000]
+    checks = [Check(name=name, role="p2p", passed=name == "hidden_0") for name in reversed(names)]
+    attempt = attempt.model_copy(update={"verdict": attempt.verdict.model_copy(update={"checks": checks})})
+    (found,) = collect([attempt], {task.id: task}, {})
+    assert found.failed_tests == ["x" * 120, *(f"hidden_{n}" for n in range(39, 24, -1))]
+    assert (len(found.failed_tests), found.failed_checks, found.passed_checks) == (16, 41, 1)
+    (lost,) = collect([make_attempt(task, status="lost", errors=())], {task.id: task}, {})
+    assert (lost.failed_tests, lost.similarity, lost.nearest_task) == ([], None, None)
+
+
+def test_a_rule_may_ask_how_like_a_task_is_and_which_test_failed():
+    when = {"similarity": {"ge": 0.4}, "failed_tests": {"contains": "hidden_1"}}
+    own = check_rules([{"id": "near", "cause": "near", "route": "rl", "when": when, "because": "b"}, RULES[-1]])
+    near = {"similarity": 0.4, "failed_tests": ["hidden_0", "hidden_1"]}
+    said = [near, {**near, "similarity": 0.39}, {**near, "similarity": None}, {**near, "failed_tests": ["hidden_0"]}]
+    assert [matches(evidence(**facts), own[0]) for facts in said] == [True, False, False, False]
 
 
 def test_visible_tests_that_noise_broke_say_nothing(make_task, make_attempt):

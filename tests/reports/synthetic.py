@@ -510,14 +510,22 @@ def attempt(
     return Attempt(trajectory=trajectory, verdict=verdict, reward=reward)
 
 
-def attribution(of: Attempt, rule: str, route: Route, because: str = "it passes now and then") -> Attribution:
-    """Two experiments, and a first bad turn at the start."""
+def attribution(
+    of: Attempt,
+    rule: str,
+    route: Route,
+    because: str = "it passes now and then",
+    test: str = "hidden_1",
+    failed: int = 1,
+) -> Attribution:
+    """Two experiments, and a first bad turn at the start. `test`: name of the failed one, of `failed` in all."""
     t = of.trajectory
     evidence = Evidence(
         trajectory=t.id, task_id=t.task_id, family=t.family, origin=t.origin, status="scored", parse_errors=0,
-        turns=len(t.turns), tool_errors=0, forbidden=0, violations=[], failed_checks=1, passed_checks=1, limit_hit=None,
+        turns=len(t.turns), tool_errors=0, forbidden=0, violations=[], failed_checks=failed, passed_checks=1, limit_hit=None,
         truncated=False, submitted=True, unchanged=False, visible_passed=None, touched=[], task_passes=1, task_attempts=4,
-        pass_at_k=0.25, family_parse_rate=1.0, family_pass=0.5, trained_origins=3,
+        pass_at_k=0.25, family_parse_rate=1.0, family_pass=0.5, trained_origins=3, similarity=0.42,
+        failed_tests=[test], nearest_task="repair/near/arith_1",
     )  # fmt: skip
     experiments = [
         Experiment(name="rescore", rung=Rung.L0, said="the verdict is the same", executions=1),

@@ -273,6 +273,24 @@ def test_a_bucket_says_who_gave_it_away_what_was_in_vain_and_what_is_open() -> N
     assert "rejected by ann" in other
 
 
+def test_an_example_names_its_failed_tests_and_the_training_task_that_it_is_most_like() -> None:
+    view = make_view()
+    of = view.attempts[1]
+    told = [
+        article(render(replace(view, attributions={of.trajectory.id: attribution(of, "r", Route.RL, **more)})))
+        for more in ({}, {"test": "<b>x</b>\x1b[2J", "failed": 3})
+    ]
+    assert "<b>Failed tests</b> hidden_1</p>" in told[0]
+    assert "most similar training task: 0.42 of 1, repair/near/arith_1" in told[0]
+    assert "<b>Failed tests</b> &lt;b&gt;x&lt;/b&gt;\\x1b[2J, and 2 more</p>" in told[1]
+    assert "Failed tests" not in article(render(view)), "nothing is known"
+
+
+def article(html: str) -> str:
+    """The examples of the failures."""
+    return "".join(re.findall(r'<article id="b-.*?</article>', html, re.S))
+
+
 def test_the_flow_goes_where_people_send_the_failures() -> None:
     flow = re.search(r'<figure class="flow">.*?</figure>', render(triaged()), re.S)
     assert flow is not None

@@ -117,6 +117,8 @@ def test_what_experiments_found_is_on_the_trace_and_its_rule_is_the_reason(logge
     }  # fmt: skip
     root = trace.data.spans[0].attributes
     assert (root["evidence.pass_at_k"], root["evidence.task_attempts"], root["first_bad_turn"]) == (0.25, 4, 0)
+    assert root["evidence.failed_tests"] == ["hidden_1"]
+    assert (root["evidence.similarity"], root["evidence.nearest_task"]) == (0.42, "repair/near/arith_1")
     assert "evidence.audit_differs" in root
     assert "evidence.hinted_passes" not in root, "what is unknown is not there"
     assert root["experiment.L2.hint"] == "3 of 4 pass with a hint"

@@ -9,11 +9,13 @@ import pytest
 
 from environments.sources import default
 from evals.buckets import Half, build, compare
+from evals.evidence import collect
 from evals.rules import load_rules
 from evals.suites import halves
 from schemas.data import SourceSpec
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt
+from stages.attribute import NEAR, contaminated, likened
 from stages.backflow import _covered, sampled
 from stages.tasks import select
 
@@ -51,3 +53,26 @@ def test_new_tasks_of_a_family_do_not_empty_its_bucket_by_definition(
     (naive,), (found,) = compare(buckets, then, now, rules), compare(buckets, then, _covered(now, {}), rules)
     assert (buckets[0].cause, naive.verdict) == ("coverage", "shrank")
     assert (found.after.value, found.verdict) == (1.0, "unchanged")
+
+
+def test_failures_are_likened_to_training_as_copies_are_found(
+    make_task: Callable[..., Task], make_attempt: Callable[..., Attempt]
+) -> None:
+    """A copy, another function, and a training task, which measures nothing."""
+    body = "".join(f"    total_{n} = total_{n - 1} + values[{n}] * {n}\n" for n in range(1, 9))
+    code = {name: {"solution.py": f"def {name}(values):\n{body}"} for name in ("whole", "thief")}
+    whole = make_task("whole", files={}, gold=code["whole"])
+    other = make_task("other", statement="Say which words come twice.", gold={"solution.py": "return sorted(words)\n"})
+    thief = make_task("thief", files={}, gold=code["thief"], split=Split.TRAIN)
+    tasks = [whole, other, thief]
+    known = {task.id: task for task in tasks}
+    attempts = [make_attempt(task, n) for task in tasks for n in range(2)]
+    found = collect(attempts, known, {}, contaminated=contaminated(tasks))
+    said = {one.task_id: one for one in likened(found, tasks)}
+    assert contaminated(tasks) == {whole.id}
+    assert {name for name, one in said.items() if (one.similarity or 0.0) >= NEAR} == {whole.id}
+    assert said[whole.id].nearest_task == thief.id
+    assert said[other.id].similarity is not None
+    assert (said[thief.id].similarity, said[thief.id].nearest_task) == (None, None)
+    facts = {"similarity": None, "nearest_task": None}
+    assert [one.model_copy(update=facts) for one in likened(found, tasks)] == found, "and nothing else is another"
