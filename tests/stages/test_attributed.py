@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flows.attribute import show_answers
 from schemas.attribution import Attribution
 from schemas.base import digest_of
 from schemas.bucket import Evidence, Route
@@ -66,10 +67,28 @@ def test_a_changed_answer_is_refused_by_name(space: Workspace) -> None:
 def test_an_answer_of_a_version_whose_evidence_had_fewer_fields_is_as_it_was(space: Workspace) -> None:
     one = answer("a-1").model_dump(mode="json")
     del one["evidence"]["untrained"], one["overridden_by"]
+    del one["evidence"]["failed_tests"], one["evidence"]["similarity"], one["evidence"]["nearest_task"]
     path = space.root / "attributions" / f"{digest_of(one)[:12]}.json"
     path.parent.mkdir()
     path.write_bytes(pretty({"when": FIRST, "attribution": one}))
     assert [found.attribution for found in kept(space)] == [answer("a-1")]
+
+
+def test_an_answer_names_the_failed_tests_and_the_nearest_training_task(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = answer("a-1")
+    facts = {"failed_tests": ["test_a", "\x1b[2Jb\nowner: nobody", "x" * 120], "failed_checks": 20, "similarity": 0.413}
+    near = plain.evidence.model_copy(update={**facts, "nearest_task": "repair/f/arith_1"})
+    far = plain.evidence.model_copy(update={"similarity": 0.0})
+    show_answers([plain.model_copy(update={"evidence": evidence}) for evidence in (near, far, plain.evidence)])
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1:3] == [
+        f"  failed tests (the first 3 of 20): test_a, \\x1b[2Jb⏎owner: nobody, {'x' * 120}",
+        "  most similar training task: 0.41 of 1, repair/f/arith_1",
+    ]
+    assert shown[5] == "  most similar training task: 0.00 of 1"
+    assert [line.split(":")[0] for line in shown[3:]] == [
+        "owner", "a-1, round 1", "  most similar training task", "owner", "a-1, round 1", "owner",
+    ]  # fmt: skip
 
 
 def test_other_files_of_the_folder_are_left_alone_and_a_file_in_its_place_is_told(space: Workspace) -> None:
