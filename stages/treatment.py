@@ -5,7 +5,8 @@ the bucket of its task, else for those that raised the weight of its family, in 
 are shown as they are were made for nothing: they count as rows and not as attempts.
 Seconds are no part of this. `shares` say by which part of a measure of the telemetry a bucket's are allocated: of SFT's rows,
 of what RL trained on, of the attempts in the sandbox, of the outcomes that verifiers judged.
-Not covered: tokens of preference pairs, whose sides are cut; passes over a row, which counts once.
+Tokens of a preference pair are those of both sides, encoded as DPO did; those of every other row were recorded.
+Not covered: passes over a row, which counts once.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from schemas.bucket import Material
 from schemas.data import DataRecord
@@ -23,6 +25,7 @@ from schemas.sft import SftRecord
 from schemas.task import Split, Task
 from schemas.trajectory import Attempt, Purpose, UseEdge
 from stages.attempts import read_attempts, read_edges
+from stages.checkpoints import final_checkpoint, folder_of
 from stages.context import Context
 from stages.demonstrations import asked_by, read_demonstrations
 from stages.pairs import read_pairs
@@ -145,16 +148,31 @@ def _pairs(ctx: Context, found: Treatments, trained: set[str]) -> None:
     if "pairs" not in record.artifacts:
         return
     folder = _folder(ctx, record, "pairs")
-    owners = {}
-    for row in read_pairs(folder):
+    rows, owners = read_pairs(folder), {}
+    tokens = _tokens_of_pairs(ctx, [row for row in rows if row["id"] in trained])
+    for row in rows:
         owner = owners[row["id"]] = row["bucket"]
         found.counts[owner]["pairs"] += 1
         if row["id"] in trained:
             found.work[owner]["rl.training_s"] += 1
+            found.counts[owner]["trained_tokens"] += tokens[row["id"]]
     whose = {edge.trajectory: owners[edge.row.rpartition("/")[0]] for edge in read_edges(folder / "edges.parquet")}
     for attempt in _table(ctx, record, "pairs"):
         if attempt.trajectory.purpose is Purpose.DEMONSTRATION:
             found.ran("data", whose.get(attempt.trajectory.id), attempt)
+
+
+def _tokens_of_pairs(ctx: Context, rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Id -> tokens of both sides, by the tokenizer of what was trained, which is that of its start."""
+    if not rows:
+        return {}
+    from stages.samplers.tokenization import Tokenization
+    from stages.trainers.dpo import Pair, tokenize_pair
+
+    place, weights, _ = final_checkpoint(ctx)
+    tokenizer = Tokenization(folder_of(ctx, place, weights)).tokenizer
+    pairs = (Pair(r["id"], r["prompt"] + r["chosen"], r["prompt"] + r["rejected"], cut=r["cut"]) for r in rows)
+    return {pair.id: sum(len(side.ids) for side in tokenize_pair(tokenizer, pair)) for pair in pairs}
 
 
 def _table(ctx: Context, record: DataRecord | RlRecord, name: str) -> list[Attempt]:

@@ -44,6 +44,8 @@ from stages.rl import _dpo, _Run
 from stages.samplers import SampleRequest
 from stages.samplers.scripted_sampler import ScriptedSampler
 from stages.tasks import bucket_of, load_tasks, trained_origins
+from stages.trainers.common import load
+from stages.trainers.conversation import tokenize_conversation
 from stages.treatment import treatments
 from stages.workspace import Workspace
 
@@ -409,9 +411,18 @@ def test_what_a_treatment_took_is_counted_for_its_bucket_and_weights_share_the_r
     written = [a for a in _sides(there, record) if a.trajectory.purpose is Purpose.DEMONSTRATION]
     assert took.cost(paired)["pairs"] == len(pairs)
     assert took.cost(paired).get("attempts", 0) == len(written)
+    assert took.cost(paired)["trained_tokens"] == _tokens_of_both_sides(there, pairs)
     assert took.shares(paired)["rl.training_s"] == len(pairs) / (3 + len(pairs))
     for measure in ("sft.training_s", "data.sandbox_cpu_s", "rl.training_s"):
         assert sum(took.shares(owner).get(measure, 0.0) for owner in [*took.work]) == pytest.approx(1.0)  # type: ignore[arg-type]
+
+
+def _tokens_of_both_sides(there: World, pairs: list[dict[str, Any]]) -> int:
+    """The end token of a text that was cut at its limit is no part of it."""
+    _, tokenizer = load(fetch_base(there.context(4), there.goal))
+    sides = [row["prompt"] + row[side] for row in pairs for side in ("chosen", "rejected")]
+    whole = sum(len(tokenize_conversation(tokenizer, side).ids) for side in sides)
+    return whole - sum(row["cut"] for row in pairs)
 
 
 def _sides(there: World, record: DataRecord) -> list[Attempt]:
