@@ -224,13 +224,13 @@ def test_the_base_is_evaluated_once(finished: Finished) -> None:
 
 
 def test_a_stage_whose_inputs_did_not_change_repeats_the_record_of_the_round_that_has_it(
-    cli: Cli, interrupted: Interrupted, tmp_path: Path
+    cli: Cli, served: dict[str, str], interrupted: Interrupted, tmp_path: Path
 ) -> None:
     root = tmp_path / "loop"
     shutil.copytree(interrupted.space.root, root, symlinks=True)
     plan = json.loads(cli("plan", "-w", root, "--json").stdout)
     assert plan["stages"][0] == {"stage": "goal", "action": "reuse", "why": "same key as round 1", "attempts": 0}
-    done = cli("run", "--next", "-w", root)
+    done = cli("run", "--next", "-w", root, env=served)
     assert done.returncode == 0, done.stderr
     space = Workspace.open(root)
     for stage in STAGES[:5]:
@@ -274,7 +274,7 @@ class Repaired:
 
 
 @pytest.fixture(scope="module")
-def repaired(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
+def repaired(cli: Cli, served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Repaired:
     folder = tmp_path_factory.mktemp("repaired")
     tools = folder / "bin"
     tools.mkdir()
@@ -283,9 +283,9 @@ def repaired(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Repaired:
         assert found
         (tools / name).symlink_to(found)
     space = Workspace.create(folder / "loop", f"{tiny_spec()}\nruntime: {{stage_retries: 0}}\n")
-    broken = cli("run", "--until", "goal", "-w", space.root, env={"PATH": str(tools)})
+    broken = cli("run", "--until", "goal", "-w", space.root, env={**served, "PATH": str(tools)})
     left = space.rounds(), git(space.root, "log", "--format=%s")
-    return Repaired(space, broken, left, cli("run", "--until", "goal", "-w", space.root))
+    return Repaired(space, broken, left, cli("run", "--until", "goal", "-w", space.root, env=served))
 
 
 def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
@@ -308,7 +308,7 @@ def test_a_machine_without_its_sandbox_fails_the_stage_and_the_next_run_goes_on(
 
 
 def test_a_round_with_a_wrong_spec_can_be_abandoned_and_the_next_begins_under_the_new_one(
-    cli: Cli, repaired: Repaired, tmp_path: Path
+    cli: Cli, served: dict[str, str], repaired: Repaired, tmp_path: Path
 ) -> None:
     root = tmp_path / "loop"
     shutil.copytree(repaired.space.root, root, symlinks=True)
@@ -321,5 +321,5 @@ def test_a_round_with_a_wrong_spec_can_be_abandoned_and_the_next_begins_under_th
     }  # fmt: skip
     plan = json.loads(cli("plan", "--json", "-w", root).stdout)
     assert (plan["round"], plan["open"]) == (2, False)
-    assert cli("run", "--until", "goal", "--next", "-w", root).returncode == 0
+    assert cli("run", "--until", "goal", "--next", "-w", root, env=served).returncode == 0
     assert space.has(2, "goal")

@@ -57,11 +57,11 @@ def small_spec() -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def trained(cli: Cli, served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """The converted model is kept in the repository's cache, where `make run` looks for it too."""
     space = Workspace.create(tmp_path_factory.mktemp("real") / "loop", small_spec())
     cache = os.environ.get("POSTLOOP_CACHE") or str(REPOSITORY / ".cache")
-    done = cli("run", "-w", space.root, env={"POSTLOOP_CACHE": cache}, timeout_s=900)
+    done = cli("run", "-w", space.root, env={**served, "POSTLOOP_CACHE": cache}, timeout_s=900)
     assert done.returncode == 0, done.stderr[-4000:]
     return space
 

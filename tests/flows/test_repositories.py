@@ -60,7 +60,7 @@ def repository(name: str) -> Task:
 
 
 @pytest.fixture(scope="module")
-def space(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
+def space(cli: Cli, served: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     """Goal and data, on packages beside the embedded families. One task was barred by an earlier validation."""
     space = Workspace.create(tmp_path_factory.mktemp("repositories") / "loop", tiny_spec())
     folder = space.root / "tasks"
@@ -71,7 +71,7 @@ def space(cli: Cli, tmp_path_factory: pytest.TempPathFactory) -> Workspace:
     (space.root / FILE).parent.mkdir(exist_ok=True)
     (space.root / FILE).write_text(json.dumps({"tasks": {barred: {"id": "x", "reason": "gold is slow"}}}))
     space.spec_path.write_text(spec())
-    done = cli("run", "--until", "data", "-w", space.root)
+    done = cli("run", "--until", "data", "-w", space.root, env=served)
     assert done.returncode == 0, done.stderr[-4000:]
     return space
 

@@ -101,7 +101,9 @@ def spec_of(port: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def taught(cli: Cli, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Taught]:
+def taught(
+    cli: Cli, environment: dict[str, str], served: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Taught]:
     """A round up to its data: first without the server, then with it."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -110,7 +112,7 @@ def taught(cli: Cli, environment: dict[str, str], tmp_path_factory: pytest.TempP
         Workspace.create(tmp_path_factory.mktemp("taught") / "loop", spec_of(port)),
         Path(environment["POSTLOOP_CACHE"]),
     )
-    env = {"TEACHER_KEY": KEY}
+    env = {**served, "TEACHER_KEY": KEY}
     away = cli("run", "--until", "data", "-w", space.root, env=env)
     spec = load_spec(space.spec_path)
     tasks = default.load(seed_folder(Context(space, 1, spec, cache), spec.data))
@@ -204,9 +206,9 @@ def test_it_is_replayed_like_any_attempt_and_not_sampled_again(taught: Taught) -
     assert len(taught.server.asked) == asked
 
 
-def test_an_unchanged_round_asks_nobody(taught: Taught, cli: Cli) -> None:
+def test_an_unchanged_round_asks_nobody(taught: Taught, cli: Cli, served: dict[str, str]) -> None:
     asked = len(taught.server.asked)
-    done = cli("run", "--until", "data", "-w", taught.space.root)
+    done = cli("run", "--until", "data", "-w", taught.space.root, env=served)
     assert done.returncode == 0, done.stderr
     assert len(taught.server.asked) == asked
 
