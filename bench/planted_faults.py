@@ -33,7 +33,6 @@ from environments.sources.lookup import answer_of, lookup_tasks, origins, reserv
 from environments.sources.repair import repair_tasks
 from environments.sources.splits import order
 from evals.chain import CUT
-from evals.evidence import collect
 from evals.rules import complete, decide
 from schemas.attribution import Attribution
 from schemas.base import canonical
@@ -43,7 +42,7 @@ from schemas.task import Case, Split, Task
 from schemas.trajectory import Attempt, Purpose
 from schemas.verdict import Status
 from stages import rounds
-from stages.attribute import climb, contaminated, lineage, open_lab, skills_of
+from stages.attribute import climb, evidence_of, lineage, open_lab
 from stages.context import Context, threads
 from stages.equipment import Equipment, equip
 from stages.rollout import Setting
@@ -51,7 +50,7 @@ from stages.samplers import Sampler, SampleRequest
 from stages.samplers.scripted_sampler import ScriptedSampler, changed_block, fenced
 from stages.samplers.tokenization import Tokenization
 from stages.spec import dump_default, load_spec
-from stages.tasks import load_tasks, trained_origins
+from stages.tasks import load_tasks
 from stages.workspace import Workspace
 
 Text = Callable[[Task, SampleRequest], str]  # what a policy writes in one turn
@@ -268,10 +267,7 @@ def decided(world: World, kind: str, owner: Route, wanted: int) -> list[Decided]
     with equip(ctx, goal) as whole, ExitStack() as stack:
         bench = world.bench(whole) if world.bench else whole
         attempts = _attempts(world, bench, stack)
-        evidence = collect(
-            attempts, {task.id: task for task in tasks}, trained_origins(tasks), contaminated=contaminated(tasks),
-            skills=skills_of(goal, tasks),
-        )  # fmt: skip
+        evidence = evidence_of(goal, tasks, attempts)
         shows = world.only(attempts) if world.only else {attempt.trajectory.task_id for attempt in attempts}
         firsts: dict[str, Any] = {}
         for one in evidence:

@@ -50,11 +50,19 @@ def solved(attempts: Sequence[Attempt], at_least: int) -> set[str]:
     return {task for task in passes if passes.count(task) >= at_least}
 
 
-def can(ctx: Context, tasks: Sequence[Task], folder: Path, bench: Equipment, setting: Setting) -> set[str]:
-    """Tasks that a checkpoint passes at least three times in four: where a failure is the fault's and not its own."""
+def can(
+    ctx: Context,
+    tasks: Sequence[Task],
+    folder: Path,
+    bench: Equipment,
+    setting: Setting,
+    at_least: int = 3,
+    of: int = 4,
+) -> set[str]:
+    """Tasks that a checkpoint passes so many times: where a failure is the fault's and not its own."""
     sampler = bench.sampler(folder)
-    asked = bench.requests(tasks, 4, Purpose.ATTRIBUTION, sampler.policy)
-    return solved(bench.attempt(sampler, asked, setting=setting), 3)
+    asked = bench.requests(tasks, of, Purpose.ATTRIBUTION, sampler.policy)
+    return solved(bench.attempt(sampler, asked, setting=setting), at_least)
 
 
 # --- sft
@@ -164,19 +172,25 @@ def diverged_rl(site: Site) -> Iterator[World]:
 
 
 def wrong_setting(site: Site) -> Iterator[World]:
-    """Measured at a temperature at which nothing of the policy is left, where training samples at a lower one."""
+    """Measured at a temperature at which nothing of the policy is left, where training samples at a lower one.
+
+    On plain questions, which the model answers time after time at the lower one: of repairs on functions that it was not
+    trained on it is sure of few, and what it fails by itself half of the time shows no fault of the setting.
+    """
     from stages.attribute import lineage
 
-    ctx, tasks = normal(site)
+    kept = site.plain()
+    tasks = [*repairs(site, 12, 4), *kept]
+    ctx = trained(site, "wrong_setting", tasks, sft=_sft(learning_rate=0.0002, steps=6))
     goal = ctx.record("goal")
 
     def hot(bench: Equipment) -> Setting:
         setting = bench.setting()
         return replace(setting, sampling=setting.sampling.model_copy(update={"temperature": 8.0}))
 
-    dev = [task for task in tasks if task.split is Split.DEV]
     with equip(ctx, goal) as bench:
-        able = can(ctx, dev, lineage(ctx, goal)[-1].folder(), bench, bench.setting())
+        able = can(ctx, kept, lineage(ctx, goal)[-1].folder(), bench, bench.setting(), at_least=8, of=8)
     yield World(
-        ctx, [task for task in tasks if task.id in able], setting=hot, only=lambda found: able - solved(found, 1)
-    )
+        ctx, tasks, split=Split.RETENTION, setting=hot,
+        only=lambda found: able & {a.trajectory.task_id for a in found} - solved(found, 1),
+    )  # fmt: skip

@@ -73,9 +73,9 @@ def _column(field: Any, rows: int, stream: Any) -> Any:
         options, shares = words[field.name]
         drawn = [options[i] for i in stream.choice(len(options), rows, p=shares)]
         return pa.array(drawn, field.type, mask=_unmeasured(field.name, rows))
-    if field.name in ("trajectory", "task_id", "origin"):
-        most = {"trajectory": rows, "task_id": 4000, "origin": 600}[field.name]
-        return pa.array([f"{field.name}-{number:08d}" for number in stream.integers(0, most, rows)])
+    names = {"trajectory": rows, "task_id": 4000, "nearest_task": 800, "origin": 600}
+    if field.name in names:
+        return pa.array([f"{field.name}-{number:08d}" for number in stream.integers(0, names[field.name], rows)])
     if field.name == "measured":
         return pa.array([PROFILES[i] for i in _profile(rows)], field.type)
     if pa.types.is_list(field.type):
