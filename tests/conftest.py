@@ -1,4 +1,5 @@
-"""Three workers on the two cores of the smallest machine: many tests wait for a process. Tests of one file stay together.
+"""Four workers on the two cores of the smallest machine: many tests wait for a process. Tests of one file stay together.
+Each keeps torch to one thread: two of each worker would wait for one another, and burn the cores meanwhile.
 
 Longest first, so that no worker is alone at the end. The first one makes the finished loop of tests/flows/conftest.py, once
 for all workers; the other files that read it come later, so that they seldom wait for it.
@@ -6,6 +7,7 @@ for all workers; the other files that read it come later, so that they seldom wa
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from schemas.task import Task
 from schemas.trajectory import Attempt
 from tests import small
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; what tests start inherits it
 collect_rarely()
 
 _READERS = (
